@@ -1,8 +1,8 @@
-//! Gets the images that the command carries: the libraries that `anyring run` brings into programs.
+//! Provides the images that the command carries: the libraries that `anyring run` brings into programs.
 //!
-//! `ANYRING_IMAGES` says where from: a directory that has them (`scripts/make-one-file`), or `none` for a command that finds them
-//! beside itself (`make build`). Without it they are built here, of the sources in `images/`, which is what `cargo install` needs.
-//! Only debug builds of a checkout go without: there the libraries are being worked on, and are built beside the command.
+//! `ANYRING_IMAGES` names their origin: a directory that has them (`scripts/make-one-file`), or `none` for a command that finds
+//! them beside itself (`make build`). Without it they are built here, from the sources in `images/`, as `cargo install` needs it.
+//! Only debug builds of a checkout carry no images: developers work on the libraries there, and build them beside the command.
 
 use std::env;
 use std::ffi::OsString;
@@ -13,10 +13,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
-/// The packages that are built here, each with the file that becomes of it.
+/// The packages that are built here, each with the file that it builds.
 const BUILT: [(&str, &str); 2] =
     [("anyring-preload", "libanyring_preload.so"), ("anyring-inject", "libanyring_inject.so")];
-/// The files that a directory that `ANYRING_IMAGES` names has besides.
+/// Further files in a directory that `ANYRING_IMAGES` names.
 const LIBURING: [&str; 2] = ["liburing.so.2", "liburing-ffi.so.2"];
 
 fn main() {
@@ -30,14 +30,14 @@ fn main() {
     let images = match env::var_os("ANYRING_IMAGES") {
         Some(none) if none == "none" => Vec::new(),
         Some(directory) => given(Path::new(&directory)),
-        // There is nothing to run at docs.rs.
+        // docs.rs runs nothing.
         None if is_checkout && is_debug || env::var_os("DOCS_RS").is_some() => Vec::new(),
         None => build(&sources, &out),
     };
     write(&out.join("carried.rs"), &table(&images));
 }
 
-/// The constant that `src/library.rs` takes in: names, and what the files hold.
+/// Returns the constant that `src/library.rs` includes: the names and contents of the files.
 fn table(images: &[PathBuf]) -> String {
     let mut table = String::from("&[\n");
     for image in images {
@@ -47,7 +47,7 @@ fn table(images: &[PathBuf]) -> String {
     table + "]\n"
 }
 
-/// The images of a directory, compressed where they are so there.
+/// Returns the images in a directory, which may be compressed.
 fn given(directory: &Path) -> Vec<PathBuf> {
     println!("cargo::rerun-if-changed={}", directory.display());
     let names = BUILT.into_iter().map(|(_, file)| file).chain(LIBURING);
@@ -64,7 +64,7 @@ fn given(directory: &Path) -> Vec<PathBuf> {
     names.map(find).collect()
 }
 
-/// Builds the images, by a cargo of its own: they need other settings than the command, `panic = "abort"` above all.
+/// Builds the images by a separate cargo: they need other settings than the command, above all `panic = "abort"`.
 fn build(sources: &Path, out: &Path) -> Vec<PathBuf> {
     let (target, arch) = (variable("TARGET"), variable("CARGO_CFG_TARGET_ARCH"));
     if !["x86_64", "aarch64"].contains(&arch.as_str()) || variable("CARGO_CFG_TARGET_ENV") != "gnu" {
@@ -85,7 +85,7 @@ fn build(sources: &Path, out: &Path) -> Vec<PathBuf> {
     for (package, _) in BUILT {
         cargo.args(["--package", package]);
     }
-    // Settings for the command are not settings for the images: wider vector registers, other ways to panic, a linter.
+    // Settings of the command do not apply to the images: wider vector registers, other ways to panic, a linter.
     let is_setting = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with("CARGO_PROFILE_"));
     for (name, _) in env::vars_os().filter(|(name, _)| is_setting(name)) {
         cargo.env_remove(name);
@@ -102,7 +102,7 @@ fn build(sources: &Path, out: &Path) -> Vec<PathBuf> {
     BUILT.into_iter().map(|(_, file)| built.join(&target).join("release").join(file)).collect()
 }
 
-/// Makes a workspace of the sources: the repository's, as far as the images need it.
+/// Creates a workspace from the sources: the part of the repository that the images need.
 fn lay_out(sources: &Path, workspace: &Path) -> io::Result<()> {
     let mut members = String::new();
     for group in folders(sources)? {
@@ -111,7 +111,7 @@ fn lay_out(sources: &Path, workspace: &Path) -> io::Result<()> {
             let _ = write!(members, "{member:?}, ");
             let to = workspace.join(member);
             fs::create_dir_all(&to)?;
-            // What only tests need is nothing to look for here.
+            // Dependencies of tests are not resolved here.
             let manifest = fs::read_to_string(package.join("manifest.toml"))?;
             write(&to.join("Cargo.toml"), &without(&manifest, "dev-dependencies", ""));
             for name in ["src", "build.rs"] {
@@ -125,7 +125,7 @@ fn lay_out(sources: &Path, workspace: &Path) -> io::Result<()> {
     let manifest = fs::read_to_string(sources.join("workspace.toml"))?;
     let members = format!("[workspace]\nresolver = \"3\"\nmembers = [{members}]\n\n");
     write(&workspace.join("Cargo.toml"), &without(&manifest, "workspace", &members));
-    // Cargo strikes out what these packages do not need.
+    // Cargo removes the packages that are not needed.
     fs::copy(sources.join("workspace.lock"), workspace.join("Cargo.lock"))?;
     Ok(())
 }
@@ -138,7 +138,7 @@ fn folders(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// A manifest with something else in the place of one of its tables.
+/// Replaces one table of a manifest.
 fn without(manifest: &str, table: &str, instead: &str) -> String {
     let mut kept = String::from(instead);
     let mut skips = false;
@@ -154,7 +154,7 @@ fn without(manifest: &str, table: &str, instead: &str) -> String {
     kept
 }
 
-/// Writes a file, if it is not so already: cargo builds anew what is newer.
+/// Writes a file unless it has this text already: cargo rebuilds what depends on a newer file.
 fn write(path: &Path, text: &str) {
     if fs::read_to_string(path).is_ok_and(|there| there == text) {
         return;
@@ -166,7 +166,7 @@ fn variable(name: &str) -> String {
     env::var(name).unwrap_or_else(|error| fail(&format!("{name}, which cargo sets: {error}")))
 }
 
-/// Ends the build, with its reason.
+/// Ends the build with an error.
 fn fail(why: &str) -> ! {
     println!("cargo::error={why}");
     exit(1)

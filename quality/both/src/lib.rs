@@ -1,9 +1,9 @@
-//! Attributes of tests that something else runs: on the user engine and on the kernel's io_uring, under a model checker, in a child.
+//! Attributes of tests that another function runs: on the user engine and on the kernel's io_uring, under a model checker, in a child.
 
 use proc_macro::{Delimiter, Group, TokenStream, TokenTree};
 
-/// Makes a function a test, which `common::both` runs. The function takes the engine, or a `Ring`, which `common::ring` makes of the engine
-/// and of the arguments of the attribute, if there are any: `#[both(8, IORING_SETUP_SQPOLL)]`.
+/// Turns a function into a test that `common::both` runs. The function takes the engine, or a `Ring`, which `common::ring` creates from the
+/// engine and the arguments of the attribute, if there are any: `#[both(8, IORING_SETUP_SQPOLL)]`.
 #[proc_macro_attribute]
 pub fn both(arguments: TokenStream, test: TokenStream) -> TokenStream {
     let mut tokens = test.clone().into_iter().skip_while(|token| token.to_string() != "fn").skip(1);
@@ -19,7 +19,7 @@ pub fn both(arguments: TokenStream, test: TokenStream) -> TokenStream {
     test_that(test, name, parse(&format!("crate::common::both({body});")))
 }
 
-/// Makes a function a test, which is given to another function, behind the arguments that stand here: `#[by(each(8))]`.
+/// Turns a function into a test that passes it to another function, after the arguments given here: `#[by(each(8))]`.
 #[proc_macro_attribute]
 pub fn by(runner: TokenStream, test: TokenStream) -> TokenStream {
     let mut tokens = test.clone().into_iter().skip_while(|token| token.to_string() != "fn").skip(1);
@@ -38,7 +38,7 @@ pub fn by(runner: TokenStream, test: TokenStream) -> TokenStream {
     test_that(test, name, TokenStream::from_iter([TokenStream::from_iter(runner), parse(";")]))
 }
 
-/// A test that makes this call. The function is an item of the test, which has its name.
+/// Returns a test that makes this call. The function is an item of the test, whose name is that of the function.
 fn test_that(function: TokenStream, name: TokenTree, call: TokenStream) -> TokenStream {
     let body = Group::new(Delimiter::Brace, TokenStream::from_iter([function, call]));
     TokenStream::from_iter([parse("#[test] fn"), name.into(), parse("()"), TokenTree::from(body).into()])

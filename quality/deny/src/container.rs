@@ -1,5 +1,5 @@
-//! The default profile of Docker and podman (the profile of containers/common, for a container without added capabilities), as
-//! a filter: a list of what it refuses among the calls that it knows, and ENOSYS for what it does not know.
+//! The default profile of Docker and podman (the profile of containers/common, for a container without added capabilities) as
+//! a filter: a list of the refused calls among those that it knows, and ENOSYS for calls that it does not know.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use crate::{ALLOW, JUMP_EQ, JUMP_GT, LOAD_WORD, deny_io_uring, insn, install, re
 /// The last call that the profile knows; newer ones get ENOSYS.
 const NEWEST: u32 = __NR_process_mrelease;
 
-/// Calls that a capability would allow, and a few more, which get EPERM.
+/// Calls that need a capability, and a few more, which get EPERM.
 const FORBIDDEN: &[u32] = &[
     __NR_acct,
     __NR_bpf,
@@ -40,17 +40,17 @@ const FORBIDDEN: &[u32] = &[
     __NR_vmsplice,
 ];
 
-/// Calls that are older than [`NEWEST`] and that the profile does not know: ENOSYS.
+/// Calls older than [`NEWEST`] that the profile does not know: they get ENOSYS.
 const UNKNOWN: &[u32] = &[__NR_add_key, __NR_quotactl_fd, __NR_request_key];
 
-/// Confines this process and all its descendants as the default profile does. It cannot be taken back.
+/// Confines this process and all its descendants as the default profile does. The filter cannot be removed.
 pub fn confine() -> io::Result<()> {
     install(&mut filter())?;
     deny_io_uring(libc::ENOSYS)
 }
 
 fn filter() -> Vec<libc::sock_filter> {
-    // Calls of 32-bit programs have other numbers, and pass but for io_uring's.
+    // Calls of 32-bit programs have other numbers; they pass, except for those of io_uring.
     let mut code = vec![insn(LOAD_WORD, 0, 0, 4), insn(JUMP_EQ, 1, 0, AUDIT_ARCH), ALLOW];
     code.extend([insn(LOAD_WORD, 0, 0, 0), insn(JUMP_GT, 0, 1, NEWEST), refuse(libc::ENOSYS)]);
     let mut answer = |numbers: &[u32], errno| {
@@ -61,7 +61,7 @@ fn filter() -> Vec<libc::sock_filter> {
     answer(FORBIDDEN, libc::EPERM);
     answer(LEGACY_CALLS, libc::EPERM);
     answer(UNKNOWN, libc::ENOSYS);
-    // The kernel's audit is not a container's.
+    // A container has no access to the kernel's audit.
     code.extend([insn(JUMP_EQ, 0, 5, __NR_socket), insn(LOAD_WORD, 0, 0, 16)]);
     code.extend([insn(JUMP_EQ, 0, 3, libc::AF_NETLINK as u32), insn(LOAD_WORD, 0, 0, 32)]);
     code.extend([insn(JUMP_EQ, 0, 1, libc::NETLINK_AUDIT as u32), refuse(libc::EINVAL), ALLOW]);

@@ -1,5 +1,5 @@
-//! Denies io_uring to a process the way container runtimes do, and system calls that an older kernel lacks the way that
-//! kernel does: seccomp filters that answer an errno.
+//! Denies io_uring to a process as container runtimes do, and system calls that an older kernel lacks as that kernel
+//! does, by seccomp filters that return an errno.
 
 mod arch;
 mod container;
@@ -30,15 +30,15 @@ const fn insn(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
 
 const ALLOW: libc::sock_filter = insn(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW);
 
-/// The end of a filter for a call that is to fail with `errno`.
+/// Returns the instruction by which a filter fails a call with `errno`.
 const fn refuse(errno: i32) -> libc::sock_filter {
     insn(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | (errno as u32 & libc::SECCOMP_RET_DATA))
 }
 
 /// Makes the three io_uring system calls fail with `errno` in this process and in all its descendants.
 ///
-/// It cannot be taken back. The function makes two `prctl` calls and nothing else, so it may be called
-/// between `fork` and `exec`.
+/// The filter cannot be removed. The function makes two `prctl` calls and nothing else, so it may be
+/// called between `fork` and `exec`.
 pub fn deny_io_uring(errno: i32) -> io::Result<()> {
     install(&mut [
         insn(LOAD_WORD, 0, 0, 0), // seccomp_data.nr
@@ -49,7 +49,7 @@ pub fn deny_io_uring(errno: i32) -> io::Result<()> {
     ])
 }
 
-/// Installs a filter for this thread and whatever it starts, by two `prctl` calls.
+/// Installs a filter for this thread and its children, by two `prctl` calls.
 fn install(filter: &mut [libc::sock_filter]) -> io::Result<()> {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: PR_SET_NO_NEW_PRIVS takes no pointer.

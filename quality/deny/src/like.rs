@@ -1,4 +1,4 @@
-//! A filter that plays an older kernel: system calls and flags that it does not know get the answer that it gives.
+//! A filter that emulates an older kernel: system calls and flags unknown to that kernel get its answer.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use crate::arch::AUDIT_ARCH;
 use crate::newer::{Flag, Version, When, calls, flags};
 use crate::{ALLOW, AND, JUMP, JUMP_ANY, JUMP_EQ, JUMP_GE, JUMP_GT, LOAD_WORD, insn, install, refuse};
 
-/// A kernel that can be played.
+/// A kernel that can be emulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Like {
     /// RHEL 8
@@ -37,27 +37,27 @@ impl Like {
         }
     }
 
-    /// True if this kernel has io_uring, so that it takes a policy to deny it.
+    /// True if this kernel has io_uring, so that a policy may deny it.
     pub fn has_io_uring(self) -> bool {
         self.version() >= (5, 1)
     }
 }
 
-/// Answers system calls and flags that are newer than `kernel` as it does, in this process and in all its descendants.
+/// Answers system calls and flags newer than `kernel` as that kernel does, in this process and in all its descendants.
 ///
-/// It cannot be taken back. From a kernel that has io_uring on, the three calls of io_uring are left alone:
+/// The filter cannot be removed. If the kernel has io_uring, the three calls of io_uring pass:
 /// [`deny_io_uring`](crate::deny_io_uring) denies them. Unlike that function, this one allocates memory.
 pub fn play(kernel: Like) -> io::Result<()> {
     install(&mut filter(kernel.version()))
 }
 
-/// The filter: calls first, then for each call the flags that are not known, row by row.
+/// Returns the filter: calls first, then for each call the unknown flags, row by row.
 fn filter(version: Version) -> Vec<libc::sock_filter> {
     // Calls of 32-bit programs have other numbers.
     let mut code = vec![insn(LOAD_WORD, 0, 0, 4), insn(JUMP_EQ, 1, 0, AUDIT_ARCH), ALLOW];
     code.push(insn(LOAD_WORD, 0, 0, 0));
     let newest = calls().filter(|(_, since)| *since <= version).map(|(number, _)| *number).max();
-    // This is where the calls of the x32 ABI end, too: no kernel that distributions build has them.
+    // Calls of the x32 ABI are refused here, too: no kernel of a distribution has them.
     code.extend([insn(JUMP_GT, 0, 1, newest.expect("old rows")), refuse(libc::ENOSYS)]);
     for (number, _) in calls().filter(|(number, since)| *since > version && Some(*number) < newest) {
         code.extend([insn(JUMP_EQ, 0, 1, *number), refuse(libc::ENOSYS)]);
@@ -77,10 +77,10 @@ fn filter(version: Version) -> Vec<libc::sock_filter> {
     code
 }
 
-/// Answers where all conditions of a row hold, and goes on behind it where one does not.
+/// Returns the code of a row, which answers if all conditions hold, and continues after the row otherwise.
 fn row(flag: &Flag) -> Vec<libc::sock_filter> {
     let mut code = vec![refuse(flag.answer)];
-    // From behind: a condition that fails jumps over all that comes after it.
+    // In reverse order: a condition that fails jumps over all later instructions.
     for when in flag.when.iter().rev() {
         let rest = u8::try_from(code.len()).expect("a row is short");
         let mut test = condition(when, rest);
@@ -90,7 +90,7 @@ fn row(flag: &Flag) -> Vec<libc::sock_filter> {
     code
 }
 
-/// Instructions that fall through where the condition holds, and else skip what follows, and `rest` more.
+/// Returns instructions that fall through if the condition holds, and otherwise skip the rest, and `rest` more.
 fn condition(when: &When, rest: u8) -> Vec<libc::sock_filter> {
     // The machines are little-endian: the lower half of an argument comes first.
     let low = |argument: u32| insn(LOAD_WORD, 0, 0, 16 + 8 * argument);

@@ -1,7 +1,7 @@
-//! Which kernel brought which system call, and which flags of calls that were there before.
+//! Which kernel introduced which system call, and which flags of existing calls.
 //!
-//! A flag is here where a filter can see it, in a register, and where a kernel without it refuses it. Administration (`bpf`,
-//! `keyctl`, `fanotify_init`, `perf_event_open`, `quotactl`) is here by its system calls only.
+//! A flag is listed if a filter can see it in a register, and if a kernel without it refuses it. Administration (`bpf`,
+//! `keyctl`, `fanotify_init`, `perf_event_open`, `quotactl`) is listed by its system calls only.
 
 use crate::arch;
 use libc::{EAFNOSUPPORT, EFAULT, EINVAL, EIO, ENODEV, ENOPROTOOPT, ENOSYS, ENOTTY, EOPNOTSUPP};
@@ -11,16 +11,16 @@ use linux_raw_sys::net::*;
 /// Major and minor number of a kernel.
 pub type Version = (u8, u8);
 
-/// The condition on an argument for a row to hold. The kernel looks at the lower half only, except of pointers.
+/// A condition on an argument. The kernel uses only the lower half, except of pointers.
 #[derive(Clone, Copy, Debug)]
 pub enum When {
-    /// From the first number to the last.
+    /// The argument lies between the two numbers, inclusively.
     Within(u32, u32, u32),
-    /// Has one of these bits.
+    /// The argument has one of these bits.
     Any(u32, u32),
-    /// Is the value, as far as the bits go.
+    /// The argument has this value in the bits of the mask.
     Masked(u32, u32, u32),
-    /// Is a null pointer.
+    /// The argument is a null pointer.
     Null(u32),
 }
 
@@ -30,15 +30,15 @@ const fn is(argument: u32, value: u32) -> When {
     Within(argument, value, value)
 }
 
-/// Arguments of calls that are newer than the last kernel that does not know them.
+/// Arguments of calls that are older than the arguments.
 pub struct Flag {
-    /// As the documentation has it; tests name a row by it.
+    /// The name in the documentation, by which tests name a row.
     #[cfg_attr(not(test), expect(dead_code))]
     pub name: &'static str,
-    /// The first kernel that knows it.
+    /// The first kernel with the flag.
     pub since: Version,
     pub calls: &'static [u32],
-    /// All must hold.
+    /// Conditions, which must all hold.
     pub when: &'static [When],
     /// The errno of kernels without it.
     pub answer: i32,
@@ -54,16 +54,16 @@ pub const fn flag(
     Flag { name, since, calls, when, answer }
 }
 
-/// System calls and the kernels that brought them, sorted by number, from the last ones that every kernel here has: so the newest
-/// that a kernel knows is among them.
+/// Returns system calls and the kernels that introduced them, sorted by number, from the last ones that every kernel here has, so
+/// that the newest call of each kernel is among them.
 pub fn calls() -> impl Iterator<Item = &'static (u32, Version)> {
     OLD_CALLS.iter().chain(arch::CALLS).chain(CALLS)
 }
 
-/// The first of [`calls`].
+/// The first part of [`calls`].
 const OLD_CALLS: &[(u32, Version)] = &[(__NR_statx, (4, 11)), (__NR_io_pgetevents, (4, 18))];
 
-/// [`calls`] with numbers that are the same on all architectures.
+/// The part of [`calls`] with numbers that are the same on all architectures.
 const CALLS: &[(u32, Version)] = &[
     (__NR_pidfd_send_signal, (5, 1)),
     (__NR_io_uring_setup, (5, 1)),
@@ -141,7 +141,7 @@ const OF_IP: When = is(1, IPPROTO_IP as u32);
 const OF_IPV6: When = is(1, IPPROTO_IPV6 as u32);
 const MPTCP: When = is(2, 262);
 
-/// Flags, options and commands; those of one call stand together, the older ones first.
+/// Returns flags, options and commands; those of one call are adjacent, the older ones first.
 pub fn flags() -> impl Iterator<Item = &'static Flag> {
     FLAGS.iter().chain(arch::FLAGS)
 }

@@ -1,8 +1,8 @@
-//! `anyring-deny` as a command: what a program under it is told.
+//! Tests `anyring-deny` as a command: the answers that a program under it gets.
 
 use std::process::{Command, Output};
 
-/// Which answers the program under the filter has got.
+/// The prefix of the line with the answers that the program got.
 const ANSWERS: &str = "answers:";
 
 fn errno_of(number: libc::c_long) -> i32 {
@@ -12,7 +12,7 @@ fn errno_of(number: libc::c_long) -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap()
 }
 
-/// Not a test of its own, but the program that is run under the filter: it says what io_uring, openat2, kcmp and futex_waitv answer.
+/// Is not a test, but the program under the filter: prints the answers of io_uring, openat2, kcmp and futex_waitv.
 #[test]
 fn asks() {
     let calls = [libc::SYS_io_uring_setup, libc::SYS_openat2, libc::SYS_kcmp, libc::SYS_futex_waitv];
@@ -45,7 +45,7 @@ fn io_uring_is_denied_as_is_asked_for() {
     for (arguments, expected) in [
         (&[][..], (EPERM, native)),
         (&["--enosys"], (ENOSYS, native)),
-        // There is no io_uring yet.
+        // This kernel has no io_uring yet.
         (&["--like", "4.18"], (ENOSYS, ENOSYS)),
         (&["--like", "5.4"], (EPERM, ENOSYS)),
         (&["--like=5.4", "--enosys"], (ENOSYS, ENOSYS)),

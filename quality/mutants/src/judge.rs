@@ -1,5 +1,5 @@
-//! Runs tests on mutants: first each test on none, to learn how long it takes and which mutants' places it comes to; then on
-//! each mutant the tests that come to its place, until one fails.
+//! Runs tests on mutants: first each test without a mutant, to learn how long it takes and which mutants' places it reaches;
+//! then for each mutant the tests that reach its place, until one fails.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,30 +14,30 @@ use anyhow::{Context, Result, ensure};
 use crate::process::{End, run};
 use crate::tree::Built;
 
-/// A program that fails where the engine does not do what it should.
+/// A program that fails if the engine misbehaves.
 pub struct Test {
     /// The test's name in reports.
     pub name: String,
     program: PathBuf,
     arguments: Vec<String>,
-    /// How long it takes on no mutant.
+    /// How long the test takes without a mutant.
     pub took: Duration,
-    /// Has a byte for every mutant: whether it comes to its place.
+    /// A byte for every mutant, which is set if the test reaches its place.
     reached: Vec<u8>,
 }
 
 /// The outcome of a mutant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// This test fails.
+    /// The named test fails.
     Caught(String),
-    /// This test does not end.
+    /// The named test does not end in time.
     Late(String),
-    /// So many tests come to it, and none fails.
+    /// The given number of tests reach the mutant, and none fails.
     Missed(usize),
 }
 
-/// The tests of what was built.
+/// Returns the tests of the built programs.
 pub fn tests(built: &Built, tools: bool) -> Result<Vec<Test>> {
     let test = |name: &str, program: PathBuf, arguments: &[&str]| Test {
         name: name.to_owned(),
@@ -53,7 +53,7 @@ pub fn tests(built: &Built, tools: bool) -> Result<Vec<Test>> {
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "the tests do not list themselves: {said}");
         let text = String::from_utf8(output.stdout)?;
-        // Layers and circles are read off the sources, which are not those of the mutants.
+        // The tests of layers and circles read the sources, which are not those of the mutants.
         let names = text.lines().filter_map(|line| line.strip_suffix(": test"));
         let names =
             names.filter(|name| !["layers::", "circles::"].iter().any(|module| name.starts_with(module)));
@@ -80,12 +80,12 @@ impl Test {
         command
     }
 
-    /// So long it may take: other work of the machine must not make a mutant look caught.
+    /// Returns the test's time limit, so long that other load on the machine does not make a mutant look caught.
     fn limit(&self) -> Duration {
         Duration::from_secs(5) + 20 * self.took
     }
 
-    /// Runs the test on no mutant; true if it passes, one time of three.
+    /// Runs the test without a mutant; returns true if it passes in one of three runs.
     fn learn(&mut self, folder: &Path, mutants: usize, worker: usize) -> Result<bool> {
         let path = folder.join(format!("reached-{worker}"));
         for _ in 0..3 {
@@ -108,7 +108,7 @@ impl Test {
     }
 }
 
-/// Does something for each of so many things, several at a time.
+/// Calls `work` for each of `count` numbers, in `jobs` threads.
 pub fn each(jobs: usize, count: usize, work: impl Fn(usize, usize) -> Result<()> + Sync) -> Result<()> {
     let next = AtomicUsize::new(0);
     let (next, work) = (&next, &work);
@@ -129,7 +129,7 @@ pub fn each(jobs: usize, count: usize, work: impl Fn(usize, usize) -> Result<()>
     })
 }
 
-/// Runs every test on no mutant. Those that fail are left out, and named.
+/// Runs every test without a mutant. Tests that fail are left out, and named.
 pub fn learn(tests: Vec<Test>, folder: &Path, mutants: usize, jobs: usize) -> Result<Vec<Test>> {
     let slots: Vec<_> = tests.into_iter().map(|test| Mutex::new(Some(test))).collect();
     each(jobs, slots.len(), |worker, index| {
@@ -146,7 +146,7 @@ pub fn learn(tests: Vec<Test>, folder: &Path, mutants: usize, jobs: usize) -> Re
     Ok(tests)
 }
 
-/// Tests by how many mutants of a function they have caught.
+/// How many mutants of a function each test has caught.
 #[derive(Default)]
 pub struct Habits(Mutex<HashMap<String, HashMap<usize, usize>>>);
 
@@ -160,7 +160,7 @@ impl Habits {
     }
 }
 
-/// Runs the tests that come to a mutant's place until one fails.
+/// Runs the tests that reach a mutant's place until one fails.
 pub fn judge(
     tests: &[Test],
     folder: &Path,
@@ -170,7 +170,7 @@ pub fn judge(
 ) -> Result<Outcome> {
     let comes = |test: &Test| test.reached.get(mutant).is_some_and(|&reached| reached != 0);
     let mut reaching: Vec<usize> = (0..tests.len()).filter(|&index| comes(&tests[index])).collect();
-    // Before the quick ones those that have caught its neighbours.
+    // Tests that have caught other mutants of the function come first, then the quick ones.
     let known = habits.of(function);
     reaching.sort_by_key(|index| std::cmp::Reverse(known.get(index).copied().unwrap_or_default()));
     for &index in &reaching {
@@ -178,7 +178,7 @@ pub fn judge(
         let end = test.fails(folder, mutant)?;
         let outcome = match end {
             End::Good => continue,
-            // Once more: a test that fails by chance has not caught it.
+            // Repeated: a test that fails by chance has not caught the mutant.
             End::Bad if test.fails(folder, mutant)? == End::Good => continue,
             End::Bad => Outcome::Caught(test.name.clone()),
             End::Late => Outcome::Late(test.name.clone()),

@@ -1,4 +1,4 @@
-//! Which mutants there are: cargo-mutants finds them, as `.cargo/mutants.toml` says where and which not.
+//! The list of mutants: cargo-mutants finds them, as configured in `.cargo/mutants.toml`.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,39 +9,39 @@ use serde_json::Value;
 /// A mutant as cargo-mutants names it.
 #[derive(Debug)]
 pub struct Mutant {
-    /// The mutant's number in the built sources; from 1 on.
+    /// The mutant's number in the built sources, from 1.
     pub number: usize,
-    /// File, line, column and what is changed.
+    /// The file, line, column and change.
     pub name: String,
-    /// From the repository's root.
+    /// The path from the repository's root.
     pub file: String,
-    /// The function that it is in.
+    /// The function with the mutant.
     pub function: String,
     /// `BinaryOperator`, `FnValue`...
     pub genre: String,
-    /// The text that stands there instead.
+    /// The text that replaces the original.
     pub replacement: String,
-    /// Where what is changed begins, from 1 on.
+    /// The line where the changed text begins, from 1.
     pub line: usize,
-    /// In characters, from 1 on.
+    /// The column in characters, from 1.
     pub column: usize,
 }
 
 impl Mutant {
-    /// The folder of the engine's sources that it is in.
+    /// Returns the folder of the engine's sources that has the mutant.
     pub fn folder(&self) -> &str {
         let inside = self.file.strip_prefix("core/engine/src/").unwrap_or(&self.file);
         inside.split('/').next().unwrap_or(inside)
     }
 
-    /// Which part of so many it belongs to. Where it stands does not decide, so that a part stays what it is when other lines change.
+    /// Returns the mutant's part of `parts`. Its position does not matter: a part stays the same when other lines change.
     pub fn part(&self, parts: usize) -> usize {
         let place = format!(":{}:{}", self.line, self.column);
         let name = self.name.replacen(&place, "", 1);
         let mixed = name.bytes().fold(0xcbf2_9ce4_8422_2325, |mixed: u64, byte| {
             (mixed ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
         });
-        // The low bits of the sum depend on the last bytes alone.
+        // The low bits of the hash depend on the last bytes only.
         (mixed >> 32) as usize % parts
     }
 
@@ -62,7 +62,7 @@ impl Mutant {
     }
 }
 
-/// The mutants of the repository: where patterns are given those of some files only, where a diff is, those of its lines.
+/// Returns the mutants of the repository: of the given files only, if there are any, and of a diff's lines only, if there is one.
 pub fn mutants(root: &Path, files: &[String], diff: Option<&Path>) -> Result<Vec<Mutant>> {
     let mut list = Command::new("cargo");
     list.args(["mutants", "--list", "--json", "--package", "anyring-engine"]).current_dir(root);

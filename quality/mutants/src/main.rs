@@ -1,7 +1,7 @@
 //! Mutation testing of the engine.
 //!
-//! cargo-mutants says which mutants there are; it would build each of them, which takes most of the time. Here all
-//! of them are in one build, and a variable of the environment says which is alive:
+//! cargo-mutants lists the mutants; it would build each of them, which takes most of the time. Here all of them
+//! are in one build, and an environment variable selects the active one:
 //!
 //! ```text
 //!   list.rs     the mutants, as `cargo mutants --list` has them
@@ -68,10 +68,10 @@ struct Arguments {
     least: f64,
 }
 
-/// The longest time of a test that is not left to `--slow`.
+/// The longest time of a test that runs without `--slow`.
 const SLOW: Duration = Duration::from_secs(5);
 
-/// The facts known of mutants by their names, from this run and those before; a line for each.
+/// The known results of mutants by their names, from this run and earlier ones; one line per mutant.
 struct Record {
     known: Mutex<HashMap<String, String>>,
     file: Mutex<fs::File>,
@@ -105,7 +105,7 @@ fn outcome(outcome: &Outcome) -> String {
     }
 }
 
-/// Judges the mutants that one build has.
+/// Judges the mutants of one build.
 fn judge_all(
     tree: &Tree,
     mutants: &[Mutant],
@@ -135,7 +135,7 @@ fn judge_all(
         !judged.unviable.contains(&mutant.number) && !judged.alone.contains(&mutant.number)
     };
     let mut wanted: Vec<_> = wanted.iter().filter(viable).collect();
-    // Mixed, so that a run that is ended early has judged a sample of all.
+    // In pseudo-random order, so that a run that is ended early has judged a sample of all mutants.
     wanted.sort_by_key(|mutant| (mutant.number as u32).wrapping_mul(0x9e37_79b1));
     eprintln!("mutants: {} to judge with {} tests", wanted.len(), tests.len());
     let (habits, started) = (Habits::default(), Instant::now());
@@ -154,7 +154,7 @@ fn judge_all(
     })
 }
 
-/// Prints the share that was caught, by folders; returns it.
+/// Prints the share of caught mutants, by folder; returns the total share.
 fn report(mutants: &[&Mutant], record: &Record) -> f64 {
     let mut folders: BTreeMap<&str, BTreeMap<&str, usize>> = BTreeMap::new();
     for mutant in mutants {

@@ -1,7 +1,7 @@
-//! A source file with all its mutants in it: each mutated place asks `crate::mutant::is(NUMBER)` which way to go.
+//! A source file with all its mutants: each mutated place calls `crate::mutant::is(NUMBER)` to choose the code that runs.
 //!
-//! Markers around what was put in, `/*<m12*/` to `/*m12>*/` for a mutant and `/*<s3*/` to `/*s3>*/` for a place, tell whose
-//! fault an error of the compiler is.
+//! Markers surround the inserted code, `/*<m12*/` to `/*m12>*/` for a mutant and `/*<s3*/` to `/*s3>*/` for a place; they
+//! identify the cause of a compiler error.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -15,9 +15,9 @@ use syn::{BinOp, Expr, UnOp};
 
 use crate::list::Mutant;
 
-/// A place of the source with the mutants that change it.
+/// A place in the source, with the mutants that change it.
 struct Site {
-    /// The text that is replaced; empty where something is inserted.
+    /// The text that is replaced; empty if text is inserted.
     range: Range<usize>,
     kind: Kind,
     mutants: Vec<(usize, String)>,
@@ -26,19 +26,19 @@ struct Site {
 enum Kind {
     /// The beginning of a function's body.
     Body,
-    /// An operator on two values.
+    /// An operator with two operands.
     Binary { left: Range<usize>, right: Range<usize>, operator: Range<usize>, compares: bool },
-    /// `+=` and its like.
+    /// `+=` and similar operators.
     Assign { left: Range<usize>, right: Range<usize>, operator: Range<usize> },
     /// `&&` or `||`.
     Logic { left: Range<usize>, right: Range<usize>, and: bool },
     /// `!` or `-`.
     Unary { operand: Range<usize>, operator: Range<usize> },
-    /// Behind the pattern of an arm without a guard.
+    /// After the pattern of an arm without a guard.
     Arm,
     /// The guard of an arm.
     Guard,
-    /// A field of a structure that has a base: its value goes, so the base's is taken.
+    /// A field of a struct expression with a base: its value is removed, so that the base's value is used.
     Field { name: String, value: Range<usize>, shorthand: bool, of: Range<usize>, base: Range<usize> },
 }
 
@@ -46,15 +46,15 @@ enum Kind {
 pub struct Mutated {
     /// The file with its mutants.
     pub text: String,
-    /// Mutants that this way cannot express: in constants, above all.
+    /// Mutants that this method cannot express, mostly in constants.
     pub left: Vec<usize>,
-    /// Mutants that no compiler takes.
+    /// Mutants that cannot compile.
     pub unviable: Vec<usize>,
     /// The mutants of each place, by its number in the markers.
     pub sites: Vec<Vec<usize>>,
 }
 
-/// Puts the mutants of a file into it.
+/// Inserts the mutants of a file into its source.
 pub fn mutate(source: &str, mutants: &[&Mutant]) -> Result<Mutated> {
     let file = syn::parse_file(source).context("the source parses")?;
     let mut wanted: HashMap<_, Vec<(usize, String)>> = HashMap::new();
@@ -68,7 +68,7 @@ pub fn mutate(source: &str, mutants: &[&Mutant]) -> Result<Mutated> {
     let mut left = finder.left;
     left.extend(finder.wanted.into_values().flatten().map(|(number, _)| number));
     let mut sites = finder.sites;
-    // Places that begin and end together were found from the outside in: the order stays.
+    // Places with equal ranges were found from the outside in; a stable sort keeps that order.
     sites.sort_by_key(|site| (site.range.start, std::cmp::Reverse(site.range.end)));
     let mut text = String::new();
     Writer { source, sites: &sites }.write(0..source.len(), 0, &mut text);
@@ -81,7 +81,7 @@ struct Finder {
     sites: Vec<Site>,
     left: Vec<usize>,
     unviable: Vec<usize>,
-    /// The visited expression is evaluated by the compiler.
+    /// True if the compiler evaluates the visited expression.
     constant: bool,
 }
 
@@ -121,7 +121,7 @@ fn bytes(spanned: &impl Spanned) -> Range<usize> {
     spanned.span().byte_range()
 }
 
-/// True if there is a `let` among the conditions that `&&` joins here.
+/// True if one of the conditions joined by `&&` is a `let`.
 fn has_let(expression: &Expr) -> bool {
     match expression {
         Expr::Let(_) => true,
@@ -263,7 +263,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// The text of a range, with the places in it from the given one on.
+    /// Writes the text of a range, with its places from number `from` on.
     fn write(&self, range: Range<usize>, from: usize, text: &mut String) {
         let mut at = range.start;
         for (number, site) in self.sites.iter().enumerate().skip(from) {
@@ -288,7 +288,7 @@ impl Writer<'_> {
 
     fn write_site(&self, number: usize, site: &Site, text: &mut String) {
         let part = |range: &Range<usize>| self.part(range, number);
-        // `if` each of the mutants `else` the original.
+        // Returns `if` with the code of each mutant, and `else` with the original.
         let choose = |alternative: &dyn Fn(&str) -> String, original: String| {
             let mut chosen = String::new();
             for (mutant, replacement) in &site.mutants {
@@ -326,7 +326,7 @@ impl Writer<'_> {
                 let with = |operator: &str| format!("{left} {operator} value_");
                 format!("{{ let value_ = {right}; {} }}", choose(&with, with(&self.source[operator.clone()])))
             }
-            // The left value decides alone where it is false for `&&`, true for `||`; a mutant turns that around.
+            // The left value alone decides if it is false for `&&`, or true for `||`; a mutant inverts that.
             Kind::Logic { left, right, and } => {
                 let decides = if *and { "==" } else { "!=" };
                 let (left, right) = (part(left), part(right));
@@ -382,7 +382,7 @@ mod tests {
         }
     }
 
-    /// Without the markers.
+    /// Returns the text without the markers.
     fn plain(text: &str) -> String {
         let mut parts = text.split("/*");
         let first = parts.next().unwrap_or_default().to_owned();

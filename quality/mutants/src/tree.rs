@@ -1,4 +1,4 @@
-//! The engine with its mutants, in a workspace of its own below `target`.
+//! The engine with its mutants, in a separate workspace below `target`.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -20,9 +20,9 @@ pub struct Tree {
 /// The compiler's verdict on the mutants.
 #[derive(Default)]
 pub struct Judged {
-    /// Mutants that it does not take.
+    /// Mutants that do not compile.
     pub unviable: HashSet<usize>,
-    /// Mutants that cannot be chosen at run time.
+    /// Mutants that cannot be selected at run time.
     pub alone: HashSet<usize>,
 }
 
@@ -30,19 +30,19 @@ pub struct Judged {
 pub struct Built {
     /// The engine's tests: those in its sources, its suite, and the models.
     pub tests: Vec<PathBuf>,
-    /// Where the tools are.
+    /// The directory of the tools.
     pub tools: PathBuf,
 }
 
-/// The crates that are built; with them goes all of the repository that they depend on.
+/// The crates that are built; their dependencies in the repository are copied, too.
 const BUILT: [&str; 4] = ["anyring-engine", TESTS, "anyring-conformance", "anyring-simulation"];
-/// The package of the tests through the ABI, which lies among the engine's.
+/// The package of the tests through the ABI, whose files are among the engine's.
 const TESTS: &str = "anyring-engine-tests";
 
 const LIBRARY: &str = "core/engine/src/lib.rs";
 
 impl Tree {
-    /// The tree of a repository.
+    /// Creates the tree of a repository.
     pub fn new(root: &Path, at: &Path, mutants: &[Mutant]) -> Result<Tree> {
         let tree = Tree { root: root.to_owned(), at: at.to_owned() };
         let mut changed: HashSet<&str> = mutants.iter().map(|mutant| mutant.file.as_str()).collect();
@@ -63,7 +63,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// The folders of what is built and of all packages of the repository that it depends on.
+    /// Returns the folders of the built crates and of all packages of the repository on which they depend.
     fn members(&self) -> Result<Vec<String>> {
         let mut cargo = Command::new("cargo");
         cargo.args(["metadata", "--no-deps", "--format-version=1", "--offline"]).current_dir(&self.root);
@@ -94,7 +94,7 @@ impl Tree {
         Ok(members)
     }
 
-    /// Copies what a package is built from, but for what changes. The tests are not copied: they stay where they are.
+    /// Copies the sources of a package, except for changed files. Tests are not copied: they stay in their place.
     fn copy(&self, package: &str, members: &[String], changed: &HashSet<&str>) -> Result<()> {
         for entry in fs::read_dir(self.root.join(package))? {
             let name = format!("{package}/{}", entry?.file_name().to_string_lossy());
@@ -111,7 +111,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Leaves a file alone that says the same already, so that cargo need not build it again.
+    /// Writes a file unless it has this text already, so that cargo does not rebuild it.
     fn write(&self, name: &str, text: impl AsRef<[u8]>) -> Result<()> {
         let path = self.at.join(name);
         if fs::read(&path).is_ok_and(|old| old == text.as_ref()) {
@@ -121,7 +121,7 @@ impl Tree {
         fs::write(&path, text).with_context(|| format!("{} can be written", path.display()))
     }
 
-    /// The engine's tests are those of the repository.
+    /// Links the engine's tests to those of the repository.
     fn link_tests(&self) -> Result<()> {
         let (tests, there) = (self.root.join("core/engine/tests"), self.at.join("core/engine/tests"));
         if !there.is_symlink() {
@@ -135,7 +135,7 @@ impl Tree {
         Ok(fs::read_to_string(self.root.join(file))?)
     }
 
-    /// Puts the mutants into the engine's sources, but for those left out.
+    /// Inserts the mutants into the engine's sources, except for excluded ones.
     fn put(&self, mutants: &[Mutant], judged: &mut Judged) -> Result<HashMap<String, Mutated>> {
         let mut files: HashMap<&str, Vec<&Mutant>> = HashMap::new();
         for mutant in mutants {
@@ -160,7 +160,7 @@ impl Tree {
         Ok(all)
     }
 
-    /// Puts all mutants in that the compiler takes.
+    /// Inserts all mutants that compile.
     pub fn settle(&self, mutants: &[Mutant]) -> Result<Judged> {
         let mut judged = Judged::default();
         loop {
@@ -194,7 +194,7 @@ impl Tree {
         Ok(messages)
     }
 
-    /// The compiler's errors.
+    /// Returns the compiler's errors.
     fn check(&self) -> Result<Vec<Value>> {
         let messages = self.cargo(&["check", "-p", "anyring-engine"])?;
         let said = messages.into_iter().filter(|message| message["reason"] == "compiler-message");
@@ -204,7 +204,7 @@ impl Tree {
             .collect())
     }
 
-    /// Builds the tests, and the tools where they are wanted.
+    /// Builds the tests, and the tools if `tools`.
     pub fn build(&self, tools: bool) -> Result<Built> {
         let names = ["anyring_engine", "suite", "models"];
         let mut arguments = vec!["test", "--no-run", "-p", "anyring-engine", "-p", TESTS, "--lib"];
@@ -226,7 +226,7 @@ impl Tree {
     }
 }
 
-/// Finds the mutant, or the place, that an error of the compiler stands in; else one that it tells of.
+/// Excludes the mutant or the place that has a compiler error; or else one that the error mentions.
 fn blame(error: &Value, files: &HashMap<String, Mutated>, judged: &mut Judged) -> Result<()> {
     let spans = error["spans"].as_array().context("the spans of an error")?;
     let stands_in = |span: &Value| {
@@ -251,7 +251,7 @@ fn blame(error: &Value, files: &HashMap<String, Mutated>, judged: &mut Judged) -
     Ok(())
 }
 
-/// The innermost pair of markers around a byte: its kind and number.
+/// Returns the innermost pair of markers around a byte: its kind and number.
 fn innermost(text: &str, at: usize) -> Option<(char, usize)> {
     let mut open = Vec::new();
     let mut from = 0;

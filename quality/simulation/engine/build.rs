@@ -1,4 +1,4 @@
-//! Says that this build of the engine's sources is the simulated one.
+//! Marks this build of the engine's sources as the simulated one.
 
 fn main() {
     println!("cargo::rustc-cfg=anyring_simulation");

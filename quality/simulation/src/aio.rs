@@ -1,5 +1,5 @@
-//! Linux AIO over the simulated files: a device that answers late and out of order, and a thread of the system for each transfer that it
-//! has.
+//! Linux AIO over the simulated files: a device that completes late and out of order, with a system thread for each transfer at the
+//! device.
 
 use linux_raw_sys::errno as raw;
 use linux_raw_sys::general::{EPOLLIN, O_DIRECT, RWF_NOWAIT};
@@ -9,12 +9,12 @@ use crate::kernel::{Errno, File, Kernel, Object};
 use crate::world::{self, Wait, Woken, World, world};
 
 const MAGIC: u32 = 0xa10a_10a1;
-/// Words of the header, in which `head` and `tail` follow the number and the count.
+/// Words of the header; `head` and `tail` follow the number and the count.
 const HEADER: usize = 4;
 /// Words of an event.
 const EVENT: usize = 4;
 
-/// How long a device that stalls keeps a transfer at least: longer than it takes the program to rest.
+/// The minimum time of a transfer at a device that stalls: longer than the program takes to rest.
 const STALL_NS: usize = 10_000_000_000;
 
 const FSYNC: u16 = 2;
@@ -24,13 +24,13 @@ const PREADV: u16 = 7;
 const PWRITEV: u16 = 8;
 const FLAG_RESFD: u32 = 1;
 
-/// A context.
+/// An AIO context.
 #[derive(Debug)]
 pub struct Context {
     memory: Box<[u64]>,
     most: usize,
     in_flight: usize,
-    /// Polls that wait: of a description, for whom.
+    /// Pending polls: the description, and the data of the event.
     polls: Vec<(usize, u64)>,
     ended: bool,
 }
@@ -49,9 +49,9 @@ impl Context {
         (self.memory[0] >> 32) as u32
     }
 
-    /// Where the next event is taken, and where the next one is put. The other side changes the first.
+    /// Returns the positions of the next event to take and to put. The engine changes the first.
     fn ends(&self) -> (u32, u32) {
-        // SAFETY: a word of ours, which the engine writes to, in the same thread of the real system.
+        // SAFETY: a word of ours, which the engine writes in the same thread of the real system.
         let word = unsafe { (&raw const self.memory[1]).read_volatile() };
         (word as u32, (word >> 32) as u32)
     }
@@ -100,7 +100,7 @@ impl Command {
     }
 }
 
-/// The context at an address.
+/// Returns the index of the context at an address.
 fn index_of(address: usize) -> Result<usize, Errno> {
     world(|world| {
         let is_it = |context: &Context| !context.ended && context.memory.as_ptr() as usize == address;
@@ -114,14 +114,14 @@ pub fn setup(most: usize, place: usize) -> Answer {
     }
     world(|world| {
         let context = Context::new(most);
-        // SAFETY: a word of the caller's.
+        // SAFETY: writes a word of the caller.
         unsafe { (place as *mut usize).write(context.memory.as_ptr() as usize) };
         world.kernel.contexts.push(context);
     });
     Ok(0)
 }
 
-/// Waits for what is in flight.
+/// Destroys a context, after all transfers in flight have ended.
 pub fn destroy(address: usize) -> Answer {
     let index = index_of(address)?;
     world(|world| {
@@ -137,7 +137,7 @@ pub fn destroy(address: usize) -> Answer {
     Ok(0)
 }
 
-/// True if what a sleeper waits for is there: so many events, polls that become such, or the end.
+/// True if the condition of a sleeper is met: enough events, polls that become events, or the end of the context.
 pub fn is_met(kernel: &Kernel, index: usize, least: usize) -> bool {
     let context = &kernel.contexts[index];
     let polls = context.polls.iter();
@@ -145,12 +145,12 @@ pub fn is_met(kernel: &Kernel, index: usize, least: usize) -> bool {
     context.ended || context.events() + ready >= least
 }
 
-/// True if a context has nothing in flight.
+/// True if a context has no transfer in flight.
 pub fn is_idle(kernel: &Kernel, index: usize) -> bool {
     kernel.contexts[index].in_flight == 0
 }
 
-/// Polls of what is ready become events.
+/// Posts events for polls of ready descriptions.
 pub fn deliver_polls(kernel: &mut Kernel) {
     for index in 0..kernel.contexts.len() {
         let polls = std::mem::take(&mut kernel.contexts[index].polls);
@@ -166,7 +166,7 @@ pub fn deliver_polls(kernel: &mut Kernel) {
     }
 }
 
-/// The engine gives memory that is not there, and takes events by itself.
+/// Waits for events. The engine passes an invalid address, and takes events from memory itself.
 pub fn get_events(address: usize, least: usize, place: usize, timeout: usize) -> Answer {
     assert!(place.cast_signed() < 0, "events are left where they are");
     let index = index_of(address)?;
@@ -194,7 +194,7 @@ pub fn get_events(address: usize, least: usize, place: usize, timeout: usize) ->
 pub fn submit(address: usize, count: usize, list: usize) -> Answer {
     let index = index_of(address)?;
     for at in 0..count {
-        // SAFETY: so many pointers of the caller's.
+        // SAFETY: reads the caller's array of pointers.
         let command = Command::at(unsafe { *(list as *const usize).add(at) });
         match submit_one(index, &command) {
             Ok(()) => {}
@@ -253,10 +253,10 @@ fn submit_one(index: usize, command: &Command) -> Result<(), Errno> {
         (PREADV | PWRITEV, found) => {
             let writes = opcode == PWRITEV;
             assert!(command.flags & RWF_NOWAIT != 0, "the engine never waits in io_submit");
-            // SAFETY: a vector of one of the caller's.
+            // SAFETY: reads a vector of the caller.
             let [base, length] = unsafe { *(command.address as *const [usize; 2]) };
             let Some((file, true)) = found else {
-                // Another file has the number by now.
+                // The number belongs to another file now.
                 let offset = if found.is_some() { offset } else { u64::MAX };
                 ends(data, calls::transfer(command.fd, (base, length), offset, command.flags, writes));
                 return Ok(());
@@ -285,7 +285,7 @@ fn submit_one(index: usize, command: &Command) -> Result<(), Errno> {
     Ok(())
 }
 
-/// How long the device has a transfer.
+/// Returns how long the device takes for a transfer.
 fn takes_ns(world: &mut World, file: usize) -> u64 {
     let File { slowness_ns, stalls, .. } = world.kernel.files[file];
     if !(stalls && world.random.once_in(2)) {
@@ -296,14 +296,14 @@ fn takes_ns(world: &mut World, file: usize) -> u64 {
     takes_ns
 }
 
-/// Does something now, or later in a thread of the system.
+/// Calls `end` now, or later in a system thread.
 fn after(takes_ns: u64, end: impl FnOnce() + 'static) {
     if takes_ns == 0 {
         return end();
     }
     world::add("device", move || {
         world::sleep_for(takes_ns);
-        // The memory is there only as long as the schedule runs.
+        // The memory exists only while the schedule runs.
         if world::runs() {
             end();
         } else {

@@ -1,4 +1,4 @@
-//! The system calls: which sleep, and what they answer.
+//! The system calls: whether they sleep, and what they return.
 
 use std::ffi::CStr;
 
@@ -16,13 +16,13 @@ use crate::world::{self, Wait, Woken, world};
 
 pub type Answer = Result<usize, Errno>;
 
-/// The time that others have while a thread lets them go first.
+/// The time that other threads have when a thread yields.
 const YIELD_NS: u64 = 100_000;
 
-/// A transfer that can go on sleeps for one of these.
+/// Events besides readiness that let a transfer continue.
 const ENDS: u32 = EPOLLERR | EPOLLHUP | EPOLLRDHUP;
 
-/// The system that the engine runs on.
+/// The system on which the engine runs.
 pub struct Simulated;
 
 impl System for Simulated {
@@ -46,12 +46,12 @@ impl System for Simulated {
     }
 }
 
-/// The number of a thread.
+/// Returns the ID of a thread.
 fn thread_number(index: usize) -> usize {
     1000 + index
 }
 
-/// One system call.
+/// Makes one system call.
 pub fn call(number: u32, arguments: [usize; 6]) -> Answer {
     world::point();
     world(|world| world.calls(name(number)));
@@ -61,7 +61,7 @@ pub fn call(number: u32, arguments: [usize; 6]) -> Answer {
         aio::deliver_polls(&mut world.kernel);
         world.answers(number, if number == nr::__NR_mmap { &Ok(0) } else { &answer });
     });
-    // Its handler has run, at the end of a call at the latest.
+    // A pending signal's handler has run by the end of a call at the latest.
     world(world::World::take_signal);
     crate::trace::tell(|| {
         let [a, b, c, d, ..] = arguments.map(|argument| argument as isize);
@@ -105,7 +105,7 @@ fn answer(number: u32, arguments: [usize; 6]) -> Answer {
         }
         nr::__NR_prlimit64 => limits(b as u32, c, d),
         nr::__NR_sched_getaffinity => {
-            // SAFETY: a set of so many bytes of the caller's.
+            // SAFETY: writes the caller's set of this size.
             unsafe { (c as *mut u64).write(3) };
             Ok(8)
         }
@@ -121,7 +121,7 @@ fn answer(number: u32, arguments: [usize; 6]) -> Answer {
         nr::__NR_madvise | nr::__NR_fadvise64 => Ok(0),
         nr::__NR_uname => {
             const RELEASE: usize = 2 * 65;
-            // SAFETY: a `utsname` of the caller's.
+            // SAFETY: writes a `utsname` of the caller.
             unsafe { core::ptr::copy_nonoverlapping(c"6.18".as_ptr(), (a + RELEASE) as *mut _, 5) };
             Ok(0)
         }
@@ -135,13 +135,13 @@ fn answer(number: u32, arguments: [usize; 6]) -> Answer {
         nr::__NR_io_submit => aio::submit(a, b, c),
         nr::__NR_io_getevents => aio::get_events(a, b, d, e),
         nr::__NR_io_destroy => aio::destroy(a),
-        // There is no signal that the engine can take.
+        // The engine finds no free signal.
         nr::__NR_rt_sigaction => Err(raw::EINVAL),
         _ => on_file(number, fd, arguments),
     }
 }
 
-/// Calls on one file that never sleep.
+/// Makes calls on one file that never sleep.
 fn on_file(number: u32, fd: i32, [_, b, c, d, e, _]: [usize; 6]) -> Answer {
     let makes = matches!(
         number,
@@ -159,7 +159,7 @@ fn on_file(number: u32, fd: i32, [_, b, c, d, e, _]: [usize; 6]) -> Answer {
             nr::__NR_inotify_init1 => return number_of(kernel.inotify(fd as u32)),
             nr::__NR_memfd_create => return number_of(kernel.memfd()),
             nr::__NR_openat => {
-                // SAFETY: a string of the engine's.
+                // SAFETY: reads a string of the engine.
                 let path = unsafe { CStr::from_ptr(b as *const _) };
                 if path.to_bytes().starts_with(b"/proc/self/fdinfo/") {
                     return Err(raw::ENOENT);
@@ -173,7 +173,7 @@ fn on_file(number: u32, fd: i32, [_, b, c, d, e, _]: [usize; 6]) -> Answer {
                     _ => b"something else",
                 };
                 let length = text.len().min(d);
-                // SAFETY: a buffer of so many bytes of the caller's.
+                // SAFETY: writes the caller's buffer of this size.
                 unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), c as *mut u8, length) };
                 return Ok(length);
             }
@@ -207,7 +207,7 @@ fn on_file(number: u32, fd: i32, [_, b, c, d, e, _]: [usize; 6]) -> Answer {
                     Ok(0)
                 }
                 nr::F_GETSIG => Ok(kernel.at(of).signal),
-                // Nothing is shrunk.
+                // The engine shrinks no file.
                 nr::F_ADD_SEALS => Ok(0),
                 nr::F_DUPFD_QUERY => Ok(usize::from(kernel.description(c as i32)? == of)),
                 nr::F_DUPFD | nr::F_DUPFD_CLOEXEC => number_of(kernel.install(of, c)),
@@ -215,7 +215,7 @@ fn on_file(number: u32, fd: i32, [_, b, c, d, e, _]: [usize; 6]) -> Answer {
             },
             nr::__NR_fstat => {
                 let (mode, device, inode) = kernel.identity(of);
-                // SAFETY: a `stat` of the caller's; integers all.
+                // SAFETY: writes a `stat` of the caller, which has only integers.
                 let stat = unsafe { &mut *(b as *mut nr::stat) };
                 (stat.st_mode, stat.st_dev, stat.st_ino) = (mode, device, inode);
                 stat.st_size = kernel.size(of) as _;
@@ -259,27 +259,27 @@ fn on_file(number: u32, fd: i32, [_, b, c, d, e, _]: [usize; 6]) -> Answer {
                 kernel.shut_down(of, how != net::SHUT_WR, how != net::SHUT_RD).map(|()| 0)
             }
             nr::__NR_ioctl => match (b as u32, &kernel.at(of).object) {
-                // Both ends of a pipe tell what is in it (`pipe_ioctl` of fs/pipe.c).
+                // Both ends of a pipe report its unread bytes (`pipe_ioctl` of fs/pipe.c).
                 (
                     linux_raw_sys::ioctl::FIONREAD,
                     &(Object::Stream { receives: Some(channel), .. }
                     | Object::Stream { kind: Kind::Pipe, receives: None, sends: Some(channel) }),
                 ) => {
-                    // SAFETY: an integer of the caller's.
+                    // SAFETY: writes an integer of the caller.
                     unsafe { (c as *mut i32).write(kernel.unread(channel) as i32) };
                     Ok(0)
                 }
-                // What is left up to its end (`do_vfs_ioctl` of fs/ioctl.c).
+                // The bytes up to the file's end (`do_vfs_ioctl` of fs/ioctl.c).
                 (linux_raw_sys::ioctl::FIONREAD, Object::Storage(_)) => {
                     let left = kernel.size(of).saturating_sub(kernel.at(of).position);
-                    // SAFETY: an integer of the caller's.
+                    // SAFETY: writes an integer of the caller.
                     unsafe { (c as *mut i32).write(left as i32) };
                     Ok(0)
                 }
                 // `unix_inq_len` of net/unix/af_unix.c, `tcp_ioctl` of net/ipv4/tcp.c.
                 (linux_raw_sys::ioctl::FIONREAD, Object::Listener { .. }) => Err(raw::EINVAL),
                 (linux_raw_sys::ioctl::FIONBIO, _) => {
-                    // SAFETY: an integer of the caller's.
+                    // SAFETY: reads an integer of the caller.
                     let sets = unsafe { (c as *const i32).read() } != 0;
                     kernel.set_flags(of, if sets { O_NONBLOCK } else { 0 });
                     Ok(0)
@@ -313,9 +313,9 @@ fn name(number: u32) -> &'static str {
     }
 }
 
-/// The descriptor that a path of this process names.
+/// Returns the descriptor that a path of this process names.
 fn own_path(address: usize) -> i32 {
-    // SAFETY: a string of the engine's.
+    // SAFETY: reads a string of the engine.
     let path = unsafe { CStr::from_ptr(address as *const _) }.to_str().unwrap_or("");
     let number = path.strip_prefix("/proc/self/fd/").and_then(|number| number.parse().ok());
     number.unwrap_or_else(|| panic!("the path {path} is not simulated"))
@@ -323,22 +323,22 @@ fn own_path(address: usize) -> i32 {
 
 fn vector(address: usize, count: usize) -> (usize, usize) {
     assert!(count == 1, "vectors of other than one piece are not simulated");
-    // SAFETY: an address and a length of the caller's.
+    // SAFETY: reads an address and a length of the caller.
     unsafe { (address as *const (usize, usize)).read() }
 }
 
-/// A time of the caller's, in nanoseconds.
+/// Returns a time of the caller, in nanoseconds.
 pub fn time_at(address: usize) -> Option<u64> {
     if address == 0 {
         return None;
     }
-    // SAFETY: seconds and nanoseconds of the caller's.
+    // SAFETY: reads seconds and nanoseconds of the caller.
     let [seconds, nanoseconds] = unsafe { (address as *const [i64; 2]).read() };
     Some(seconds as u64 * 1_000_000_000 + nanoseconds as u64)
 }
 
 fn event_at(address: usize) -> (u32, u64) {
-    // SAFETY: an event of the caller's.
+    // SAFETY: reads an event of the caller.
     let event = unsafe { (address as *const nr::epoll_event).read() };
     (event.events, event.data)
 }
@@ -346,7 +346,7 @@ fn event_at(address: usize) -> (u32, u64) {
 fn clock(clock: u32, address: usize) -> Answer {
     const REAL_NS: u64 = 1_700_000_000_000_000_000;
     let now = world(|world| world.now_ns()) + if clock == nr::CLOCK_REALTIME { REAL_NS } else { 0 };
-    // SAFETY: a time of the caller's.
+    // SAFETY: writes a time of the caller.
     unsafe { (address as *mut [u64; 2]).write([now / 1_000_000_000, now % 1_000_000_000]) };
     Ok(0)
 }
@@ -355,7 +355,7 @@ fn limits(resource: u32, new: usize, old: usize) -> Answer {
     let of_files = resource == nr::RLIMIT_NOFILE;
     if old != 0 {
         let now = world(|world| world.kernel.limit.map(|limit| limit as u64));
-        // SAFETY: limits of the caller's.
+        // SAFETY: writes limits of the caller.
         unsafe { (old as *mut [u64; 2]).write(if of_files { now } else { [u64::MAX; 2] }) };
     }
     if new != 0 {
@@ -374,12 +374,12 @@ pub fn deadline(timeout_ns: Option<u64>) -> u64 {
 fn futex(address: usize, operation: u32, value: u32, timeout: usize, to: usize) -> Answer {
     match operation & FUTEX_CMD_MASK as u32 {
         operation @ (FUTEX_WAIT | FUTEX_WAIT_BITSET) => {
-            // SAFETY: a word of the engine's, or of the program's.
+            // SAFETY: reads a word of the engine or the program.
             if unsafe { (address as *const u32).read_volatile() } != value {
                 return Err(raw::EAGAIN);
             }
             let time = time_at(timeout);
-            // The former has a time from now on, the latter one of the clock.
+            // FUTEX_WAIT has a relative timeout; the other operation has an absolute one.
             let until = if operation == FUTEX_WAIT { deadline(time) } else { time.unwrap_or(u64::MAX) };
             if world(world::World::take_signal) {
                 return Err(raw::EINTR);
@@ -391,11 +391,11 @@ fn futex(address: usize, operation: u32, value: u32, timeout: usize, to: usize) 
             }
         }
         FUTEX_WAKE | FUTEX_WAKE_BITSET => Ok(world(|world| world.wake_futex(address, value as usize))),
-        // Of which it wakes none.
+        // FUTEX_REQUEUE wakes no thread here.
         FUTEX_REQUEUE => Ok(world(|world| world.requeue_futex(address, to, timeout))),
         FUTEX_LOCK_PI => lock_owned(address, time_at(timeout)),
         FUTEX_UNLOCK_PI => {
-            // SAFETY: a word of the engine's.
+            // SAFETY: writes a word of the engine.
             unsafe { (address as *mut u32).write_volatile(0) };
             world(|world| world.wake_futex(address, usize::MAX));
             Ok(0)
@@ -404,12 +404,12 @@ fn futex(address: usize, operation: u32, value: u32, timeout: usize, to: usize) 
     }
 }
 
-/// Takes a lock that is the number of the thread that holds it, until a time of the one clock that there is.
+/// Takes a lock whose word is the ID of its holder, until a time of the one clock.
 fn lock_owned(address: usize, deadline_ns: Option<u64>) -> Answer {
     const WAITERS: u32 = linux_raw_sys::general::FUTEX_WAITERS;
     let place = address as *mut u32;
     loop {
-        // SAFETY: a word of the engine's, here and below.
+        // SAFETY: reads a word of the engine, here and below.
         let holder = unsafe { place.read_volatile() };
         if holder == 0 {
             let own = thread_number(world(|world| world.current())) as u32;
@@ -427,7 +427,7 @@ fn lock_owned(address: usize, deadline_ns: Option<u64>) -> Answer {
     }
 }
 
-/// Keeps a description while a call sleeps on it.
+/// A reference to a description while a call sleeps on it.
 pub struct Held(pub usize);
 
 impl Held {
@@ -455,7 +455,7 @@ fn epoll_wait(fd: i32, address: usize, most: usize, timeout_ns: Option<u64>) -> 
             _ => Err(raw::EINVAL),
         })?;
         for (index, &(events, data)) in taken.iter().enumerate() {
-            // SAFETY: so many events of the caller's.
+            // SAFETY: writes within the caller's array of events.
             unsafe { (address as *mut nr::epoll_event).add(index).write(nr::epoll_event { events, data }) };
         }
         if !taken.is_empty() || timeout_ns == Some(0) {
@@ -471,7 +471,7 @@ fn epoll_wait(fd: i32, address: usize, most: usize, timeout_ns: Option<u64>) -> 
 
 fn poll(address: usize, count: usize, timeout_ns: Option<u64>) -> Answer {
     assert!(count == 1, "a poll of many files is not simulated");
-    // SAFETY: an entry of the caller's.
+    // SAFETY: an entry of the caller.
     let entry = unsafe { &mut *(address as *mut nr::pollfd) };
     let events = u32::from(entry.events as u16) | EPOLLERR | EPOLLHUP;
     let Ok(held) = Held::of(entry.fd) else {
@@ -493,10 +493,10 @@ fn poll(address: usize, count: usize, timeout_ns: Option<u64>) -> Answer {
     }
 }
 
-/// How long a transfer waits before a signal ends it: much longer than it takes the program to see all rest.
+/// How long a transfer waits before a signal ends it: much longer than the program takes to rest.
 const INTERRUPTED_NS: u64 = 60_000_000_000;
 
-/// Tries until something comes of it, unless it is not to wait.
+/// Repeats an attempt until it has a result, unless the call must not wait.
 fn until_done(
     held: &Held,
     waits: bool,
@@ -510,7 +510,7 @@ fn until_done(
         if !waits {
             return Err(raw::EAGAIN);
         }
-        // There are no signals, by which the engine ends what its threads wait for.
+        // Signals, by which the engine ends its threads' waits, are not simulated.
         let interrupted_ns = world(|world| world.kernel.now_ns) + INTERRUPTED_NS;
         if world::sleep(Wait::Events(held.0, events | ENDS), interrupted_ns) != Woken::Ready {
             return Err(raw::EINTR);
@@ -518,7 +518,7 @@ fn until_done(
     }
 }
 
-/// `read(2)` and its like.
+/// Makes `read(2)` and similar calls.
 pub fn transfer(fd: i32, (address, length): (usize, usize), offset: u64, flags: u32, writes: bool) -> Answer {
     let held = Held::of(fd)?;
     let waits = flags & RWF_NOWAIT == 0 && world(|world| world.kernel.at(held.0).flags) & O_NONBLOCK == 0;
@@ -574,7 +574,7 @@ fn counter(held: &Held, address: usize, length: usize, waits: bool, writes: bool
         world(|world| {
             let place = address as *mut u64;
             let done = if writes {
-                // SAFETY: eight bytes of the caller's.
+                // SAFETY: reads eight bytes of the caller.
                 let more = unsafe { place.read_unaligned() };
                 world.kernel.add_to_eventfd(held.0, more)
             } else {
@@ -592,13 +592,13 @@ fn counter(held: &Held, address: usize, length: usize, waits: bool, writes: bool
 fn take_notices(held: &Held, address: usize, length: usize) -> usize {
     let seen = world(|world| world.kernel.take_seen(held.0, length / 16));
     for (index, &(watch, mask)) in seen.iter().enumerate() {
-        // SAFETY: so many events of the caller's, without names.
+        // SAFETY: writes within the caller's array of events, which have no names.
         unsafe { (address as *mut [u32; 4]).add(index).write([watch as u32, mask, 0, 0]) };
     }
     seen.len() * 16
 }
 
-/// A transfer to or from storage: what is not in the page cache waits for the device, and may come in pieces.
+/// Transfers to or from storage: what is not in the page cache waits for the device, and may be short.
 fn file_transfer(
     held: &Held,
     file: usize,
@@ -670,7 +670,7 @@ fn accept(fd: i32, flags: u32) -> Answer {
     let waits = world(|world| world.kernel.at(held.0).flags) & O_NONBLOCK == 0;
     match world(|world| world.kernel.accept(held.0, flags))? {
         Some(fd) => Ok(fd as usize),
-        // Whose number stood for a file with `O_NONBLOCK` when the engine looked is not held (process/nonblocking.rs).
+        // An exception is a number that was a file with `O_NONBLOCK` when the engine looked (process/nonblocking.rs).
         None if waits && world(|world| world.looked_at()) != Some(fd) => {
             crate::failure::fail("block: an accept waits, under its ring's lock")
         }
@@ -686,7 +686,7 @@ fn socket_option(object: &Object, number: u64, level: u32, option: u32, value: u
         _ => return Err(raw::ENOTSOCK),
     };
     if level != net::SOL_SOCKET {
-        // A kernel that tells nothing of its connections.
+        // This kernel does not report the state of connections.
         return Err(raw::ENOPROTOOPT);
     }
     let answer: u32 = match option {
@@ -697,18 +697,18 @@ fn socket_option(object: &Object, number: u64, level: u32, option: u32, value: u
         net::SO_DOMAIN => net::AF_UNIX,
         net::SO_ACCEPTCONN => u32::from(listens),
         net::SO_COOKIE => {
-            // SAFETY: a long integer of the caller's.
+            // SAFETY: writes a long integer of the caller.
             unsafe { (value as *mut u64).write(number) };
             return Ok(0);
         }
         net::SO_LINGER => {
-            // SAFETY: two integers of the caller's.
+            // SAFETY: writes two integers of the caller.
             unsafe { (value as *mut [u32; 2]).write([0; 2]) };
             return Ok(0);
         }
         other => panic!("the socket option {other} is not simulated"),
     };
-    // SAFETY: an integer of the caller's.
+    // SAFETY: writes an integer of the caller.
     unsafe { (value as *mut u32).write(answer) };
     Ok(0)
 }

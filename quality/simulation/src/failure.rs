@@ -1,4 +1,4 @@
-//! The end of a schedule that showed a fault: what happened, and how to see it again.
+//! The end of a schedule that showed a fault: a report of what happened, and how to repeat it.
 
 use std::cell::Cell;
 
@@ -8,14 +8,14 @@ use crate::program::{Family, Program};
 use crate::world;
 
 thread_local! {
-    /// The seed of the schedule that runs, what its program is about, and how many there were before it.
+    /// The seed of the running schedule, the family of its program, and the number of schedules before it.
     static RUNNING: Cell<Option<(u64, Family, u64)>> = const { Cell::new(None) };
 }
 
 /// Exit status of a schedule with a fault.
 pub const FAULT: i32 = 3;
 
-/// Names what runs from now on.
+/// Names the schedule that runs from now on.
 pub fn runs(seed: u64, family: Family, behind: u64) {
     RUNNING.set(Some((seed, family, behind)));
 }
@@ -42,7 +42,7 @@ pub fn fail(fault: &str) -> ! {
     std::process::exit(FAULT);
 }
 
-/// Lets a panic, of an assertion in the engine say, be such a fault.
+/// Turns a panic, for example of an assertion in the engine, into such a fault.
 pub fn hear_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(|at| format!("{}:{}", at.file(), at.line())).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Files and memory as a Linux kernel keeps them: descriptors name descriptions, descriptions stand for objects, epoll
-//! instances hear of what becomes ready. Nothing here sleeps: [`crate::calls`] does.
+//! Files and memory as in a Linux kernel: descriptors name descriptions, descriptions refer to objects, epoll
+//! instances are notified of readiness. Nothing here sleeps: [`crate::calls`] does.
 
 use std::alloc::{Layout, alloc};
 use std::cell::RefCell;
@@ -19,11 +19,11 @@ use crate::random::Random;
 pub type Errno = u32;
 
 const PAGE: usize = 4096;
-/// Descriptors that there can be.
+/// The maximum number of descriptors.
 const MOST_FILES: usize = 128;
 const READABLE: u32 = EPOLLIN | EPOLLRDNORM;
 const WRITABLE: u32 = EPOLLOUT | EPOLLWRNORM;
-/// The events that an epoll instance reports whether it was asked for them or not.
+/// The events that an epoll instance always reports.
 const ALWAYS: u32 = EPOLLERR | EPOLLHUP;
 
 /// The carrier of a stream of bytes.
@@ -37,22 +37,22 @@ pub enum Kind {
     Tcp,
 }
 
-/// The object that a description stands for.
+/// The object to which a description refers.
 #[derive(Debug)]
 pub enum Object {
-    /// A counter.
+    /// An eventfd's counter.
     Eventfd(u64),
     /// An epoll instance.
     Epoll(Epoll),
-    /// The end of a pipe or a connection: the channels out of which it reads and into which it writes.
+    /// An end of a pipe or a connection: the channels from which it reads and into which it writes.
     Stream { kind: Kind, receives: Option<usize>, sends: Option<usize> },
-    /// A socket that listens: connections that wait.
+    /// A listening socket, and its pending connections.
     Listener { kind: Kind, waiting: VecDeque<usize> },
-    /// Memory, by its inode.
+    /// A memfd, by its inode.
     Memory(usize),
     /// A file on storage, by its number.
     Storage(usize),
-    /// Watches, and what they have seen.
+    /// An inotify instance: its watches and its events.
     Inotify { watches: Vec<(i32, usize)>, seen: VecDeque<(i32, u32)> },
 }
 
@@ -60,18 +60,18 @@ pub enum Object {
 #[derive(Debug)]
 pub struct Description {
     references: usize,
-    /// The object.
+    /// The object of the description.
     pub object: Object,
     /// `O_*`.
     pub flags: u32,
-    /// Where it reads and writes next.
+    /// The offset of the next read or write.
     pub position: u64,
-    /// Epoll instances that watch it, each with the number it was registered by.
+    /// Epoll instances that watch the description, each with the descriptor of the registration.
     watchers: Vec<(usize, i32)>,
     inode: u64,
-    /// Connections that ever waited.
+    /// The number of connections that were ever pending.
     called: u64,
-    /// `F_SETSIG`.
+    /// The signal of `F_SETSIG`.
     pub signal: usize,
 }
 
@@ -79,7 +79,7 @@ pub struct Description {
 #[derive(Debug, Default)]
 pub struct Epoll {
     items: Vec<Item>,
-    /// Items that may be ready, by number and description.
+    /// Items that may be ready, by descriptor and description.
     ready: VecDeque<(i32, usize)>,
 }
 
@@ -91,16 +91,16 @@ struct Item {
     data: u64,
 }
 
-/// Bytes on their way.
+/// Bytes in transit.
 #[derive(Debug)]
 pub struct Channel {
     bytes: VecDeque<u8>,
     capacity: usize,
     reader: Option<usize>,
     writer: Option<usize>,
-    /// The bytes that were ever put in.
+    /// The number of bytes that were ever written.
     pub put: u64,
-    /// The bytes that were ever taken out.
+    /// The number of bytes that were ever read.
     pub taken: u64,
 }
 
@@ -109,11 +109,11 @@ pub struct Channel {
 pub struct File {
     /// The file's contents.
     pub bytes: Vec<u8>,
-    /// A transfer takes so long at most where it waits for the device.
+    /// The maximum time of a transfer that waits for the device.
     pub slowness_ns: usize,
-    /// Writes know no attempt without waiting.
+    /// True if writes have no non-blocking attempts.
     pub writes_wait: bool,
-    /// Its device keeps some transfers for longer than the program takes to rest.
+    /// True if the device delays some transfers for longer than the program takes to rest.
     pub stalls: bool,
 }
 
@@ -124,7 +124,7 @@ struct Pages {
     length: usize,
 }
 
-/// The memory that a memfd stands for.
+/// The memory of a memfd.
 #[derive(Debug, Default)]
 struct Inode {
     references: usize,
@@ -135,9 +135,9 @@ struct Inode {
 /// A transfer between a file and memory, for the judge.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer {
-    /// Where in memory.
+    /// The address in memory.
     pub address: usize,
-    /// How many bytes.
+    /// The number of bytes.
     pub length: usize,
     /// The channel, or the file on storage.
     pub place: Place,
@@ -150,24 +150,24 @@ pub enum Place {
     Channel(usize),
     /// A file on storage, by its number.
     File(usize),
-    /// An eventfd, by its description. The engine's own has, for a moment, the number of what was closed.
+    /// An eventfd, by its description. An eventfd of the engine can briefly have the number of a closed file.
     Eventfd(usize),
 }
 
-/// All of it.
+/// The simulated kernel.
 #[derive(Debug)]
 pub struct Kernel {
     /// The clock.
     pub now_ns: u64,
-    /// Changes whenever a sleeper may have reason to wake.
+    /// A number that changes whenever a sleeper may have reason to wake.
     pub version: u64,
-    /// Bytes that channels hold.
+    /// The channels of pipes and connections.
     pub channels: Vec<Channel>,
     /// Files on storage.
     pub files: Vec<File>,
-    /// Transfers so far.
+    /// The transfers so far.
     pub transfers: Vec<Transfer>,
-    /// When the last of the transfers ends that a device keeps for that long.
+    /// The time at which the last stalled transfer ends.
     pub stalls_until_ns: u64,
     /// Contexts of Linux AIO.
     pub contexts: Vec<aio::Context>,
@@ -178,12 +178,12 @@ pub struct Kernel {
     mappings: Vec<(usize, usize, usize)>,
     capacity: usize,
     next_inode: u64,
-    /// How many descriptors the process may have, and how high it may set that.
+    /// The limit of descriptors, and the highest limit that the process may set.
     pub limit: [usize; 2],
 }
 
 impl Kernel {
-    /// An empty one.
+    /// Creates an empty kernel.
     pub fn new(random: &mut Random) -> Kernel {
         Kernel {
             now_ns: 1_000_000_000,
@@ -210,12 +210,12 @@ impl Kernel {
 
     // Descriptors.
 
-    /// The description behind a descriptor.
+    /// Returns the description of a descriptor.
     pub fn description(&self, fd: i32) -> Result<usize, Errno> {
         usize::try_from(fd).ok().and_then(|fd| *self.table.get(fd)?).ok_or(raw::EBADF)
     }
 
-    /// The description of this number.
+    /// Returns the description with this number.
     pub fn at(&self, description: usize) -> &Description {
         self.descriptions[description].as_ref().expect("a description that is held is there")
     }
@@ -224,18 +224,18 @@ impl Kernel {
         self.descriptions[description].as_mut().expect("a description that is held is there")
     }
 
-    /// Sets the flags that can be set.
+    /// Sets the flags that can be changed.
     pub fn set_flags(&mut self, description: usize, flags: u32) {
         let kept = self.at(description).flags & !O_NONBLOCK;
         self.at_mut(description).flags = kept | flags & O_NONBLOCK;
     }
 
-    /// Moves the position.
+    /// Sets the position.
     pub fn seek(&mut self, description: usize, position: u64) {
         self.at_mut(description).position = position;
     }
 
-    /// A description of something new, held by nobody yet.
+    /// Creates a description of a new object, without references.
     fn describe(&mut self, object: Object, flags: u32) -> usize {
         self.next_inode += 1;
         let inode = match object {
@@ -266,7 +266,7 @@ impl Kernel {
         }
     }
 
-    /// The lowest free number from `least` on, for a description.
+    /// Installs a description at the lowest free descriptor from `least` on.
     pub fn install(&mut self, description: usize, least: usize) -> Result<i32, Errno> {
         let most = self.limit[0].min(MOST_FILES);
         if least >= most {
@@ -288,7 +288,7 @@ impl Kernel {
         Ok(fd as i32)
     }
 
-    /// Does what is the program's, which has descriptors to spare.
+    /// Calls `body` on behalf of the program, which the limit of descriptors does not restrict.
     pub fn without_limit<R>(&mut self, body: impl FnOnce(&mut Kernel) -> R) -> R {
         let limit = std::mem::replace(&mut self.limit, [MOST_FILES; 2]);
         let result = body(self);
@@ -296,7 +296,7 @@ impl Kernel {
         result
     }
 
-    /// Puts a description in the place of what `fd` was.
+    /// Replaces the description of `fd`.
     pub fn replace(&mut self, description: usize, fd: i32) -> Result<(), Errno> {
         self.hold(description);
         let _ = self.close(fd);
@@ -315,8 +315,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// The count of what may make a description ready, so far: if it grows, the description was ready since. `None` where it is another
-    /// by now than the one of this inode.
+    /// Returns the count of events that may have made a description ready: if it grows, the description has become ready since. `None`
+    /// if the number belongs to another inode now.
     pub fn stirred(&self, description: usize, inode: u64) -> Option<u64> {
         let of = self.descriptions[description].as_ref().filter(|of| of.inode == inode)?;
         let channel = |channel: Option<usize>| channel.map(|channel| &self.channels[channel]);
@@ -329,24 +329,24 @@ impl Kernel {
         }
     }
 
-    /// The descriptors that are open.
+    /// Returns the open descriptors.
     pub fn open_descriptors(&self) -> Vec<(i32, String)> {
         let open = self.table.iter().enumerate();
         open.filter_map(|(fd, place)| place.map(|at| (fd as i32, format!("{at}, {:?}", self.at(at).object))))
             .collect()
     }
 
-    /// Mappings that were not ended.
+    /// Returns the number of mappings that were not unmapped.
     pub fn mapped(&self) -> usize {
         self.mappings.len()
     }
 
-    /// One reference more.
+    /// Adds a reference.
     pub fn hold(&mut self, description: usize) {
         self.at_mut(description).references += 1;
     }
 
-    /// One reference less; the last one ends it.
+    /// Drops a reference; the last one ends the description.
     pub fn release(&mut self, description: usize) {
         let of = self.at_mut(description);
         of.references -= 1;
@@ -389,9 +389,9 @@ impl Kernel {
         }
     }
 
-    // What becomes ready.
+    // Readiness.
 
-    /// The events that a description is ready for.
+    /// Returns the events for which a description is ready.
     pub fn ready(&self, description: usize) -> u32 {
         match &self.at(description).object {
             Object::Eventfd(count) => (if *count > 0 { READABLE } else { 0 }) | WRITABLE,
@@ -441,7 +441,7 @@ impl Kernel {
         if kind != Kind::Pipe && ends == 2 { events | EPOLLHUP } else { events }
     }
 
-    /// Something happened to a description: those that watch it hear of it.
+    /// Notifies the watchers of a description of events.
     fn tell(&mut self, description: usize, events: u32) {
         self.changed();
         for index in 0..self.at(description).watchers.len() {
@@ -450,7 +450,7 @@ impl Kernel {
                 unreachable!("only epoll watches")
             };
             let wanted = epoll.find(fd, description).map_or(0, |item| item.events);
-            // What has reported once and for all hears nothing.
+            // A one-shot registration that has reported gets no events.
             if wanted & !(EPOLLET | EPOLLONESHOT) == 0 || (wanted | ALWAYS) & events == 0 {
                 continue;
             }
@@ -504,7 +504,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Takes up to `most` events out of an epoll instance.
+    /// Takes up to `most` events from an epoll instance.
     pub fn take_events(&mut self, by: usize, most: usize) -> Vec<(u32, u64)> {
         let Object::Epoll(epoll) = &mut self.at_mut(by).object else { unreachable!("looked at before") };
         let mut queue = std::mem::take(&mut epoll.ready);
@@ -529,13 +529,13 @@ impl Kernel {
             }
         }
         let Object::Epoll(epoll) = &mut self.at_mut(by).object else { unreachable!("looked at before") };
-        // What was not looked at comes first the next time.
+        // Items that were not examined come first the next time.
         queue.append(&mut epoll.ready);
         epoll.ready = queue;
         taken
     }
 
-    // What there is to open.
+    // Opening files.
 
     /// `eventfd2(2)`.
     pub fn eventfd(&mut self, count: u64, flags: u32) -> Result<i32, Errno> {
@@ -563,7 +563,7 @@ impl Kernel {
         self.channels.len() - 1
     }
 
-    /// Two ends that are connected. Of a pipe the first reads.
+    /// Creates two connected ends. The first end of a pipe is the read end.
     fn connect(&mut self, kind: Kind, flags: u32) -> [usize; 2] {
         let forth = self.channel();
         let back = (kind != Kind::Pipe).then(|| self.channel());
@@ -571,7 +571,7 @@ impl Kernel {
         let first = Object::Stream { kind, receives: Some(forth), sends: back };
         let second = Object::Stream { kind, receives: back, sends: Some(forth) };
         let first = self.describe(first, modes[0] | flags);
-        // So that the second is another.
+        // A reference, so that the second end gets another number.
         self.hold(first);
         let second = self.describe(second, modes[1] | flags);
         self.at_mut(first).references = 0;
@@ -594,13 +594,13 @@ impl Kernel {
         both
     }
 
-    /// A socket that listens.
+    /// Creates a listening socket.
     pub fn listener(&mut self, kind: Kind) -> Result<i32, Errno> {
         let description = self.describe(Object::Listener { kind, waiting: VecDeque::new() }, O_RDWR);
         self.install(description, 0)
     }
 
-    /// Connects to a listener: the descriptor of that side.
+    /// Connects to a listener; returns the descriptor of the connecting side.
     pub fn call_listener(&mut self, listener: usize) -> Result<i32, Errno> {
         let Object::Listener { kind, .. } = self.at(listener).object else { return Err(raw::EINVAL) };
         let [ours, theirs] = self.connect(kind, 0);
@@ -613,7 +613,7 @@ impl Kernel {
         self.install(ours, 0)
     }
 
-    /// `accept4(2)`; `None` where nobody waits.
+    /// `accept4(2)`; returns `None` if no connection is pending.
     pub fn accept(&mut self, listener: usize, flags: u32) -> Result<Option<i32>, Errno> {
         let Object::Listener { waiting, .. } = &mut self.at_mut(listener).object else {
             return Err(if matches!(self.at(listener).object, Object::Stream { .. }) {
@@ -629,7 +629,7 @@ impl Kernel {
         installed.map(Some)
     }
 
-    /// A file on storage, opened.
+    /// Creates and opens a file on storage.
     pub fn storage(
         &mut self,
         slowness_ns: usize,
@@ -645,7 +645,7 @@ impl Kernel {
 
     // Transfers.
 
-    /// Takes bytes out of a channel into memory; `None` where there are none, but may be.
+    /// Reads bytes from a channel into memory; returns `None` if it is empty but has a writer.
     pub fn receive(&mut self, channel: usize, address: usize, length: usize) -> Option<usize> {
         let from = &mut self.channels[channel];
         let count = length.min(from.bytes.len());
@@ -669,7 +669,7 @@ impl Kernel {
         Some(count)
     }
 
-    /// Puts bytes from memory into a channel; `None` where there is no room.
+    /// Writes bytes from memory into a channel; returns `None` if there is no room.
     pub fn send(&mut self, channel: usize, address: usize, length: usize) -> Result<Option<usize>, Errno> {
         let to = &mut self.channels[channel];
         let Some(reader) = to.reader else { return Err(raw::EPIPE) };
@@ -689,12 +689,12 @@ impl Kernel {
         Ok(Some(count))
     }
 
-    /// How many bytes wait in a channel.
+    /// Returns the number of unread bytes in a channel.
     pub fn unread(&self, channel: usize) -> usize {
         self.channels[channel].bytes.len()
     }
 
-    /// A transfer between a file on storage and memory.
+    /// Transfers bytes between a file on storage and memory.
     pub fn transfer(
         &mut self,
         file: usize,
@@ -718,7 +718,7 @@ impl Kernel {
         end - start
     }
 
-    /// Adds to a counter; `None` where it is full.
+    /// Adds to a counter; returns `None` if it is full.
     pub fn add_to_eventfd(&mut self, description: usize, more: u64) -> Option<()> {
         let Object::Eventfd(count) = &mut self.at_mut(description).object else {
             unreachable!("looked at before")
@@ -728,7 +728,7 @@ impl Kernel {
         Some(())
     }
 
-    /// Takes a counter's count; `None` where it is zero.
+    /// Takes a counter's value; returns `None` if it is zero.
     pub fn take_eventfd(&mut self, description: usize) -> Option<u64> {
         let Object::Eventfd(count) = &mut self.at_mut(description).object else {
             unreachable!("looked at before")
@@ -775,7 +775,7 @@ impl Kernel {
         self.install(description, 0)
     }
 
-    /// Opens what `fd` stands for once more.
+    /// Opens the memfd of `fd` again.
     pub fn reopen(&mut self, fd: i32) -> Result<i32, Errno> {
         let description = self.description(fd)?;
         match self.at(description).object {
@@ -791,7 +791,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// `mmap(2)` of a memfd, or of memory of no file (`None`).
+    /// `mmap(2)` of a memfd, or of anonymous memory (`None`).
     pub fn map(&mut self, description: Option<usize>, offset: u64, length: usize) -> Result<usize, Errno> {
         let Some(description) = description else { return Ok(fresh_pages(length)) };
         let Object::Memory(inode) = self.at(description).object else { return Err(raw::ENODEV) };
@@ -812,8 +812,8 @@ impl Kernel {
         Ok(address)
     }
 
-    /// `munmap(2)`. All mappings of the same pages have one address here, so a program says whose it ends; the engine's
-    /// is the first.
+    /// `munmap(2)`. All mappings of the same pages have one address here, so a program says which description's mapping
+    /// it unmaps; the engine's is the first.
     pub fn unmap(&mut self, address: usize, length: usize, of: Option<usize>) -> Result<(), Errno> {
         let fits = |&(at, long, by): &(usize, usize, usize)| {
             (at, long) == (address, length) && of.is_none_or(|description| description == by)
@@ -824,7 +824,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Watches for the end of descriptions of a memfd.
+    /// Adds a watch for the end of descriptions of a memfd.
     pub fn watch_inode(&mut self, inotify: usize, fd: i32) -> Result<i32, Errno> {
         let Object::Memory(inode) = self.at(self.description(fd)?).object else {
             panic!("only rings are watched");
@@ -837,14 +837,14 @@ impl Kernel {
         Ok(watch)
     }
 
-    /// Takes what an inotify instance has seen.
+    /// Takes the events of an inotify instance.
     pub fn take_seen(&mut self, inotify: usize, most: usize) -> Vec<(i32, u32)> {
         let Object::Inotify { seen, .. } = &mut self.at_mut(inotify).object else { return Vec::new() };
         let most = most.min(seen.len());
         seen.drain(..most).collect()
     }
 
-    /// A description of a memfd has ended.
+    /// Handles the end of a description of a memfd.
     fn last_of_inode(&mut self, inode: usize) {
         const CLOSED: u32 = linux_raw_sys::general::IN_CLOSE_WRITE;
         const IGNORED: u32 = linux_raw_sys::general::IN_IGNORED;
@@ -860,7 +860,7 @@ impl Kernel {
             seen.push_back((watch, CLOSED));
             if gone {
                 seen.push_back((watch, IGNORED));
-                // The number is not given again: the last one stays, for nothing.
+                // Watch numbers are not reused: the old watch stays, without effect.
                 watches.iter_mut().filter(|watch| watch.1 == inode).for_each(|watch| watch.1 = usize::MAX);
             }
             self.tell(at, READABLE);
@@ -872,9 +872,9 @@ impl Kernel {
         }
     }
 
-    // What files are.
+    // Attributes of files.
 
-    /// Type and number of a file: mode, device, inode.
+    /// Returns the type and identity of a file: mode, device, inode.
     pub fn identity(&self, description: usize) -> (u32, u64, u64) {
         let of = self.at(description);
         let (mode, device) = match of.object {
@@ -887,7 +887,7 @@ impl Kernel {
         (mode, device, of.inode)
     }
 
-    /// The size of a memfd or a file.
+    /// Returns the size of a memfd or a file.
     pub fn size(&self, description: usize) -> u64 {
         match self.at(description).object {
             Object::Memory(inode) => self.inodes[inode].size,
@@ -923,11 +923,11 @@ impl Epoll {
 }
 
 thread_local! {
-    /// Pages that nobody maps any more: their lengths and addresses.
+    /// Pages without mappings: their lengths and addresses.
     static UNUSED: RefCell<Vec<(usize, usize)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Pages of zeros.
+/// Returns the address of zeroed pages.
 fn fresh_pages(length: usize) -> usize {
     let length = length.next_multiple_of(PAGE);
     let unused = UNUSED.with_borrow_mut(|unused| {
@@ -935,14 +935,14 @@ fn fresh_pages(length: usize) -> usize {
         Some(unused.swap_remove(place).1)
     });
     let layout = Layout::from_size_align(length, PAGE).expect("a length of some pages");
-    // SAFETY: not of no bytes.
+    // SAFETY: the length is not zero.
     let address = unused.unwrap_or_else(|| unsafe { alloc(layout) } as usize);
     // SAFETY: just allocated with this length, or given back.
     unsafe { (address as *mut u8).write_bytes(0, length) };
     address
 }
 
-/// Nobody maps them any more.
+/// Keeps pages without mappings for reuse.
 fn give_back(pages: Pages) {
     UNUSED.with_borrow_mut(|unused| unused.push((pages.length.next_multiple_of(PAGE), pages.address)));
 }

@@ -16,28 +16,28 @@
 //!   world.rs    threads (coroutines), who goes on,    the clock, the end of sleeps
 //! ```
 //!
-//! **Who goes on** is decided in `world.rs` at every atomic access, lock and system call: any thread, mostly the
-//! same, or the one of the highest priority with some changes of priority (PCT), as the seed has it. Threads are
-//! coroutines: a process has one thread, and is one of several that share the seeds (`--jobs`).
+//! **The running thread** is chosen in `world.rs` at every atomic access, lock and system call, by the seed: any
+//! thread, mostly the same, or the one of the highest priority with some changes of priority (PCT). Threads are
+//! coroutines: a process has one thread, and several processes share the seeds (`--jobs`).
 //!
-//! **Time** passes when every thread sleeps, then up to the next deadline; a little with each call; and, as the seed
-//! has it, up to a deadline while threads could run, as on a busy machine.
+//! **Time** advances when every thread sleeps, up to the next deadline; a little with each call; and, by the seed,
+//! up to a deadline while threads could run, as on a busy machine.
 //!
-//! **Faults of the system** as the seed has them: `EINTR` in the program's threads, threads and descriptors that cannot
-//! be had, a limit of descriptors that is reached, which the process may set higher or not, a call that the system lacks or a sandbox
-//! refuses (`world.rs`, `DENIED`), transfers of storage that come short, would block or take long, pipes and sockets with room for few
-//! bytes. A number that is closed is given to the next file. A file may have two names, of which either is closed first.
+//! **Faults of the system**, by the seed: `EINTR` in the program's threads; failures to create threads and descriptors; a limit of
+//! descriptors that is reached, which the process may or may not raise; a call that the system lacks or a sandbox refuses (`world.rs`,
+//! `DENIED`); transfers of storage that are short, would block or take long; pipes and sockets with little room. The next file gets
+//! the number of a closed one. A file may have two descriptors, either of which is closed first.
 //!
-//! **The judge**: every request completes exactly once, multishot ones end once, messages arrive exactly once; what a
-//! completion reports is what the system moved to or from the request's memory, and in a file that the request may
-//! reach; a poll tells of a file that was ready; nothing that could go on rests (looked at when all threads sleep); nothing sleeps or runs for ever; in the
-//! end no ring, thread, descriptor or mapping of the engine is left, and no assertion has failed.
+//! **The judge**: every request completes exactly once, multishot requests end once, messages arrive exactly once; a completion reports
+//! what the system moved to or from the request's memory, in a file that the request may reach; a poll reports a file that was ready; no
+//! request that could continue rests (checked when all threads sleep); nothing sleeps or runs forever; at the end no ring, thread,
+//! descriptor or mapping of the engine is left, and no assertion has failed.
 //!
-//! What is not simulated panics with the call's name. Every access is sequentially consistent here: what a weak memory
-//! order allows beyond that is loom's to find (`core/engine/tests/models/token.rs`).
+//! Calls that are not simulated panic with the call's name. Every access is sequentially consistent here; loom checks
+//! what a weaker memory order allows (`core/engine/tests/models/token.rs`).
 //!
-//! The engine is a package of its own here (`simulation/engine`, over the same sources), for a feature would reach
-//! every build of the workspace that builds this crate along.
+//! The engine is a separate package here (`simulation/engine`, of the same sources), because a feature would
+//! affect every build of the workspace that also builds this crate.
 
 mod aio;
 mod calls;
@@ -131,7 +131,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Runs schedules in their order and in the reverse one, and names those that come to something else then.
+/// Runs schedules in order and in reverse order, and names those whose results differ.
 fn compare_orders(seeds: Range<u64>, family: Family) -> ExitCode {
     let mut simulation = Simulation::begin(family);
     let forwards: Vec<(u64, u64)> = seeds.map(|seed| (seed, simulation.run(seed))).collect();
@@ -149,7 +149,7 @@ fn compare_orders(seeds: Range<u64>, family: Family) -> ExitCode {
     if differ == 0 { ExitCode::SUCCESS } else { ExitCode::from(failure::FAULT as u8) }
 }
 
-/// Lets processes share the schedules, some at a time, up to a fault: the engine is one in a process.
+/// Distributes the schedules over processes, some at a time, up to a fault: a process has one engine.
 fn share(seed: u64, schedules: u64, family: Family, jobs: u64) -> ExitCode {
     const SOME: u64 = 5_000;
     let started = Instant::now();
@@ -194,16 +194,16 @@ fn share(seed: u64, schedules: u64, family: Family, jobs: u64) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The process's engine over a simulated system, for schedules one after the other.
+/// The process's engine over a simulated system, for consecutive schedules.
 struct Simulation {
     family: Family,
     stacks: Vec<DefaultStack>,
-    /// Schedules that it has run.
+    /// The number of schedules that were run.
     runs: u64,
 }
 
 impl Simulation {
-    /// The one of a process.
+    /// Creates the simulation of this process.
     fn begin(family: Family) -> Simulation {
         failure::hear_panics();
         anyring_engine::os::install_system(&SYSTEM);
@@ -212,7 +212,7 @@ impl Simulation {
         Simulation { family, stacks: Vec::new(), runs: 0 }
     }
 
-    /// Runs the schedule of a seed; returns what it comes to.
+    /// Runs the schedule of a seed; returns the hash of its results.
     fn run(&mut self, seed: u64) -> u64 {
         let family = self.family;
         failure::runs(seed, family, self.runs);

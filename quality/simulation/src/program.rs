@@ -1,4 +1,4 @@
-//! Programs: what some threads do with some rings and files, made up by a seed.
+//! Programs: what some threads do with some rings and files, generated from a seed.
 
 use std::fmt;
 
@@ -14,50 +14,50 @@ use crate::random::Random;
 /// The subject of programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Family {
-    /// All of it.
+    /// All subjects.
     Any,
     /// Messages between rings.
     Messages,
-    /// Files on storage, closed and opened anew meanwhile.
+    /// Files on storage, which are closed and reopened meanwhile.
     Storage,
-    /// Programs that look at completions without a call.
+    /// Programs that poll for completions without a call.
     Quiet,
     /// Cancellation.
     Cancel,
     /// Pipes and sockets.
     Streams,
-    /// More completions than rings have room for.
+    /// More completions than fit into the CQs.
     Overflow,
-    /// Sockets that listen, closed and opened anew meanwhile.
+    /// Listening sockets, which are closed and reopened meanwhile.
     Listeners,
     /// Waits for futexes, woken by rings and by plain calls.
     Futexes,
-    /// Rings that are made and closed while others are.
+    /// Rings that are created and closed while others exist.
     Rings,
 }
 
-/// How many words there are to wait for.
+/// The number of words to wait for.
 pub const WORDS: usize = 3;
 
-/// How a program comes by its completions in the end.
+/// How a program gets its last completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fetch {
     /// The thread waits in `enter`.
     Enter,
-    /// The thread looks at the ring from time to time.
+    /// The thread polls the ring from time to time.
     Look,
     /// The thread reads a registered eventfd.
     Eventfd,
 }
 
-/// A ring; the thread with the same number makes it and fetches its completions.
+/// A ring; the thread with the same number creates it and reaps its completions.
 #[derive(Clone, Debug)]
 pub struct Ring {
     /// `IORING_SETUP_*`.
     pub flags: u32,
-    /// Completions it has room for.
+    /// The size of its CQ.
     pub completions: u32,
-    /// How they are fetched.
+    /// How its completions are reaped.
     pub fetch: Fetch,
 }
 
@@ -68,7 +68,7 @@ impl Ring {
     }
 }
 
-/// A file. Rings use its near end, threads its far end.
+/// A file. Rings use its near end; threads use its far end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum File {
     /// A pipe that rings read.
@@ -77,14 +77,14 @@ pub enum File {
     PipeOut,
     /// A connection.
     Socket(Kind),
-    /// A socket that listens.
+    /// A listening socket.
     Listener(Kind),
-    /// On storage.
+    /// A file on storage.
     Storage { slowness_ns: usize, writes_wait: bool, direct: bool, stalls: bool },
 }
 
 impl File {
-    /// True if the file's device may keep a transfer for longer than anything else takes.
+    /// True if the file's device may delay a transfer for longer than anything else takes.
     pub fn stalls(self) -> bool {
         matches!(self, File::Storage { stalls: true, .. })
     }
@@ -120,13 +120,13 @@ pub enum What {
 pub struct Op {
     /// The operation.
     pub what: What,
-    /// The next one is linked to it.
+    /// True if the next request is linked to this one.
     pub link: bool,
-    /// Nothing before it may be in flight.
+    /// True if no earlier request may be in flight.
     pub drain: bool,
-    /// A thread is to do it.
+    /// True if a thread is to do the request.
     pub asynchronous: bool,
-    /// Its file is the registered one in the slot of the file's number.
+    /// True if the file is the registered one in the slot with the file's number.
     pub fixed: bool,
 }
 
@@ -143,51 +143,51 @@ impl fmt::Debug for Op {
     }
 }
 
-/// The step of a thread.
+/// A step of a thread.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Submits, and waits for a completion, for some time, or not.
+    /// Submits; waits for a completion, for some time, if `waits`.
     Submit { ring: usize, ops: Vec<Op>, waits: bool },
     /// Waits for a completion for some time.
     Wait { ring: usize, time_ns: u64 },
-    /// Takes what completions there are.
+    /// Reaps available completions.
     Look { ring: usize },
     /// Writes to the far end of a file.
     Put { file: usize, length: usize },
-    /// Reads from it.
+    /// Reads from the far end of a file.
     Take { file: usize, length: usize },
     /// Connects to a listener.
     Call { file: usize },
-    /// Closes the near end and opens another such file, at the same number as a rule.
+    /// Closes the near end and opens another such file, usually at the same number.
     Reopen { file: usize },
-    /// Does so with two files; as a rule each gets the other's number.
+    /// Reopens two files; usually each gets the other's number.
     Exchange { files: [usize; 2] },
-    /// Gives the near end another name, which requests use from now on, or not.
+    /// Duplicates the near end; requests use the new number from now on if `changes`.
     Name { file: usize, changes: bool },
-    /// Closes a name of the near end that requests do not use any more.
+    /// Closes a duplicate of the near end that requests do not use any more.
     CloseName { file: usize },
-    /// Makes a ring, submits a request to it, and closes it; it may be known by another descriptor than the first by then.
+    /// Creates a ring, submits a request to it, and closes it; `renames` replaces its descriptor by a duplicate before.
     BriefRing { renames: bool },
-    /// Does nothing for some time.
+    /// Sleeps for some time.
     Pause { time_ns: u64 },
-    /// `futex(2)`: wakes some of those that wait for a word.
+    /// `futex(2)`: wakes some waiters of a word.
     Wake { word: usize, count: u32 },
-    /// Cancels a request, and waits for its end.
+    /// Cancels a request, and waits for its completion.
     SyncCancel { ring: usize, before: usize, time_ns: u64 },
 }
 
 /// A program.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// Its rings.
+    /// The program's rings.
     pub rings: Vec<Ring>,
-    /// Its files.
+    /// The program's files.
     pub files: Vec<File>,
     /// The steps of each thread.
     pub threads: Vec<Vec<Action>>,
-    /// The engine is told of every descriptor that is closed.
+    /// True if the engine is told of every closed descriptor.
     pub tells_closes: bool,
-    /// The engine has a signal for its threads.
+    /// True if the engine has a signal for its threads.
     pub has_signal: bool,
 }
 
@@ -208,7 +208,7 @@ impl fmt::Display for Program {
     }
 }
 
-/// Makes programs up.
+/// Generates programs.
 struct Maker {
     random: Random,
     family: Family,
@@ -217,14 +217,14 @@ struct Maker {
 }
 
 impl Program {
-    /// The program of a seed.
+    /// Generates the program of a seed.
     pub fn of_seed(seed: u64, family: Family) -> Program {
         let mut random = Random::new(seed, 3);
         let count = 2 + random.below(if family == Family::Messages { 2 } else { 3 });
         let rings = 1 + random.below(count.min(3));
         let rings = match family {
             Family::Messages => count.min(2 + random.below(2)),
-            // Cancellation is within a ring.
+            // Cancellation affects one ring.
             Family::Cancel => 1,
             _ => rings,
         };
@@ -287,7 +287,7 @@ impl Maker {
         (0..count).map(|_| self.action(thread)).collect()
     }
 
-    /// A ring that the thread may submit to.
+    /// Returns a ring to which the thread may submit.
     fn ring_of(&mut self, thread: usize) -> Option<usize> {
         let may = |&ring: &usize| ring == thread || self.rings[ring].is_shared();
         let rings: Vec<usize> = (0..self.rings.len()).filter(may).collect();
@@ -310,7 +310,7 @@ impl Maker {
             (0..=8, Some(ring)) => {
                 let many = self.family == Family::Overflow || self.random.once_in(4);
                 let most = match self.family {
-                    // Each wait has a thread.
+                    // Each wait needs a thread.
                     Family::Futexes => 2,
                     _ if many => 6,
                     _ => 3,
@@ -373,7 +373,7 @@ impl Maker {
             Family::Futexes if self.random.once_in(8) => 13,
             Family::Futexes => return self.futex(),
             Family::Overflow => self.random.of(&[0, 0, 0, 1, 2, 12, 13]),
-            // On anything: its number may be that of a socket that listens in a moment.
+            // On any file: its number may soon be that of a listening socket.
             Family::Listeners if self.random.once_in(2) => {
                 return What::Accept { file, multishot: self.random.once_in(2) };
             }

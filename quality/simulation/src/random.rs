@@ -1,18 +1,18 @@
-//! Numbers that a seed decides (SplitMix64).
+//! Random numbers from a seed (SplitMix64).
 
-/// A generator.
+/// A random number generator.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The generator of a seed, for one of several purposes.
+    /// Creates the generator of a seed, for one of several purposes.
     pub fn new(seed: u64, purpose: u64) -> Random {
         let mut random = Random(seed ^ purpose.wrapping_mul(0xd6e8_feb8_6659_fd93));
         random.next();
         random
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -21,22 +21,22 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.next()) * end as u128) >> 64) as usize
     }
 
-    /// True once in so many times, never for 0.
+    /// True once in `times` times on average, never for 0.
     pub fn once_in(&mut self, times: usize) -> bool {
         times > 0 && self.below(times) == 0
     }
 
-    /// One of these.
+    /// Returns one of these choices.
     pub fn of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }
 
-    /// A step behind this one, so many further on average.
+    /// Returns a step after this one, `distance` further on average.
     pub fn next_of(&mut self, step: u64, distance: usize) -> u64 {
         step + 1 + self.below(2 * distance) as u64
     }

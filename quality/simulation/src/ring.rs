@@ -11,13 +11,13 @@ use linux_raw_sys::io_uring::{
 
 use crate::world::{self, world};
 
-/// SQEs that a ring has room for.
+/// The size of a ring's SQ.
 const ENTRIES: u32 = 8;
 
 /// A ring.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapped {
-    /// Its descriptor.
+    /// The ring's descriptor.
     pub fd: i32,
     params: io_uring_params_copy,
     rings: usize,
@@ -26,7 +26,7 @@ pub struct Mapped {
     description: usize,
 }
 
-/// The part of `io_uring_params` that is needed.
+/// The needed part of `io_uring_params`.
 #[allow(non_camel_case_types, reason = "as the kernel's")]
 #[derive(Clone, Copy, Debug)]
 struct io_uring_params_copy {
@@ -35,7 +35,7 @@ struct io_uring_params_copy {
     cq: [u32; 4],
 }
 
-/// A time as calls take it.
+/// A time, as calls take it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Time {
@@ -44,21 +44,21 @@ pub struct Time {
 }
 
 impl Time {
-    /// From nanoseconds.
+    /// Converts nanoseconds.
     pub fn from_ns(ns: u64) -> Time {
         Time { seconds: (ns / 1_000_000_000) as i64, nanoseconds: (ns % 1_000_000_000) as i64 }
     }
 }
 
 impl Mapped {
-    /// Makes a ring.
+    /// Creates a ring.
     pub fn make(flags: u32, completions: u32) -> Result<Mapped, i32> {
         // SAFETY: a structure of integers.
         let mut params: io_uring_params = unsafe { std::mem::zeroed() };
         params.flags = flags | IORING_SETUP_CQSIZE;
         params.cq_entries = completions.max(ENTRIES);
         params.sq_thread_idle = 1;
-        // SAFETY: parameters of ours.
+        // SAFETY: the parameters are ours.
         let fd = unsafe { anyring_engine::setup(ENTRIES, &raw mut params, &Caller::default()) } as i32;
         if fd < 0 {
             return Err(-fd);
@@ -88,7 +88,7 @@ impl Mapped {
     }
 
     fn load(&self, offset: u32) -> u32 {
-        // SAFETY: within the mapping. Threads switch at points only, so the load is whole.
+        // SAFETY: within the mapping. Threads switch only at points, so the load is atomic.
         unsafe { self.word(offset).read_volatile() }
     }
 
@@ -102,12 +102,12 @@ impl Mapped {
         self.params.flags & IORING_SETUP_SQPOLL != 0
     }
 
-    /// How many SQEs there is room for.
+    /// Returns how many SQEs fit into the SQ.
     pub fn room(&self) -> u32 {
         ENTRIES - self.load(self.params.sq[1]).wrapping_sub(self.load(self.params.sq[0]))
     }
 
-    /// Puts an SQE into the ring; there is room.
+    /// Puts an SQE into the SQ, which must have room.
     pub fn push(&self, sqe: &Sqe) {
         let tail = self.load(self.params.sq[1]);
         let index = tail & self.load(self.params.sq[2]);
@@ -117,12 +117,12 @@ impl Mapped {
         self.store(self.params.sq[1], tail.wrapping_add(1));
     }
 
-    /// The number of SQEs in the submission ring that have not been taken.
+    /// Returns the number of SQEs that have not been taken.
     pub fn pending(&self) -> u32 {
         ENTRIES - self.room()
     }
 
-    /// Takes a completion.
+    /// Reaps a completion.
     pub fn take(&self) -> Option<(u64, i32, u32)> {
         let [head, tail, mask, cqes] = self.params.cq;
         let at = self.load(head);
@@ -137,17 +137,17 @@ impl Mapped {
         Some(taken)
     }
 
-    /// Completions wait elsewhere for room.
+    /// True if completions are in the overflow list.
     pub fn overflows(&self) -> bool {
         self.load(self.params.sq[3]) & IORING_SQ_CQ_OVERFLOW != 0
     }
 
-    /// The SQ thread has to be woken.
+    /// True if the SQ thread must be woken.
     pub fn sleeps(&self) -> bool {
         self.load(self.params.sq[3]) & IORING_SQ_NEED_WAKEUP != 0
     }
 
-    /// `io_uring_enter(2)`: the count, or a positive errno.
+    /// `io_uring_enter(2)`: returns the count, or a positive errno.
     pub fn enter(&self, submit: u32, wanted: u32, flags: u32, timeout_ns: Option<u64>) -> Result<u32, u32> {
         let time = timeout_ns.map(Time::from_ns);
         // SAFETY: a structure of integers.
@@ -167,7 +167,7 @@ impl Mapped {
         if result < 0 { Err(-result as u32) } else { Ok(result as u32) }
     }
 
-    /// Submits what is in the submission ring.
+    /// Submits the SQEs in the SQ.
     pub fn submit(&self, wanted: u32, timeout_ns: Option<u64>) -> Result<u32, u32> {
         let fetches = if wanted > 0 { IORING_ENTER_GETEVENTS } else { 0 };
         if !self.is_polled() {
@@ -181,12 +181,12 @@ impl Mapped {
     /// `io_uring_register(2)`.
     pub fn register(&self, opcode: u32, argument: usize, count: u32) -> Result<u32, u32> {
         world::point();
-        // SAFETY: what is registered is the program's, and stays until its end.
+        // SAFETY: the registered memory is the program's, and stays until its end.
         let result = unsafe { anyring_engine::register(self.fd, opcode, argument, count) };
         if result < 0 { Err(-result as u32) } else { Ok(result as u32) }
     }
 
-    /// Lets go of its memory.
+    /// Unmaps the ring's memory.
     pub fn unmap(&self) {
         world(|world| {
             for (address, length) in [self.rings, self.sqes].into_iter().zip(self.lengths) {
@@ -196,7 +196,7 @@ impl Mapped {
     }
 }
 
-/// True if such an error only asks to try again.
+/// True if the error only asks to try again.
 pub fn is_passing(errno: u32) -> bool {
     matches!(errno, raw::EINTR | raw::EAGAIN | raw::EMFILE | raw::ETIME | raw::EBUSY | raw::EBADFD)
 }

@@ -1,4 +1,4 @@
-//! A program runs: its threads do what it says, then fetch what is left, and everything is closed.
+//! The run of a program: its threads carry out their steps, then reap the remaining completions, and everything is closed.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -23,22 +23,22 @@ use crate::program::{Action, Fetch, File, Op, Program, WORDS, What};
 use crate::ring::{Mapped, Time, is_passing};
 use crate::world::{self, Wait, world};
 
-/// Names a message among completions.
+/// A bit that marks a message among completions.
 const MESSAGE: u64 = 1 << 32;
-/// Names a completion of the driver's own.
+/// A bit that marks a completion of the test driver's own request.
 const OWN: u64 = 1 << 40;
 /// Bytes of a request's buffer.
 const BUFFER: usize = 16;
-/// How long everything rests before what is left is looked at.
+/// How long everything rests before remaining requests are examined.
 const REST_NS: u64 = 5_000_000_000;
-/// How long a program that looks at its completions from time to time waits between two looks in the end.
+/// The interval in which a program that polls its completions looks in the end.
 const LONGEST_LOOK_NS: u64 = 500_000_000;
-/// How long a wait lasts before its thread looks whether the program ends.
+/// How long a wait lasts before its thread checks whether the program ends.
 const PATIENCE_NS: u64 = 20_000_000_000;
 /// Slots for registered files.
 const SLOTS: usize = 4;
 
-/// Counters that threads wait for.
+/// Counters on which threads wait.
 mod counters {
     pub const RINGS: usize = 0;
     pub const ACTED: usize = 1;
@@ -48,11 +48,11 @@ mod counters {
     pub const COUNT: usize = 5;
 }
 
-/// A file that there is or was.
+/// A file that exists or has existed.
 #[derive(Clone, Copy, Debug)]
 struct Instance {
     near: i32,
-    /// A further name of the near end.
+    /// A duplicate of the near end.
     name: i32,
     far: i32,
     receives: Option<Place>,
@@ -65,46 +65,46 @@ struct Instance {
 struct Request {
     ring: usize,
     op: Op,
-    /// The memory that its SQE names.
+    /// The memory that the SQE names.
     memory: Box<Memory>,
     length: usize,
-    /// Part of a chain, but not its head.
+    /// True for a request of a chain that is not its head.
     follows: bool,
     done: bool,
     result: i32,
-    /// Its message arrived.
+    /// The number of its messages that arrived.
     messages: u32,
-    /// Which instance of its file had the number.
+    /// The instance of its file that had the number.
     instance: usize,
-    /// The submission took it before anybody began to close that number: it reaches this instance.
+    /// True if the submission took the request before a close of that number began: the request reaches this instance.
     is_sure: bool,
-    /// The submission took it: if it waits for a futex, it has begun to.
+    /// True if the submission took the request: a wait for a futex has begun.
     is_taken: bool,
-    /// The request completed when all was cancelled that was left at the end.
+    /// True if the request completed when all remaining requests were cancelled at the end.
     is_left: bool,
-    /// [`Closes::so_far`] of its file, before its SQE was seen.
+    /// [`Closes::so_far`] of the file, before the SQE was visible.
     closes_before: Option<u32>,
-    /// Transfers that were logged before it.
+    /// The number of transfers that were logged before the request.
     transfers: usize,
-    /// The count that `stirred` told of a poll's file before the poll was submitted, unless the file was ready.
+    /// The value of `stirred` for a poll's file before the submission, unless the file was ready.
     calm: Option<u64>,
     submitted_ns: u64,
-    /// A descriptor that it was given to close.
+    /// The descriptor that the request is to close.
     closes: i32,
 }
 
-/// The closes of a file's number: by whom, and when.
+/// The closes of a file's number.
 #[derive(Clone, Copy, Default)]
 struct Closes {
-    /// How often somebody began to.
+    /// How many closes have begun.
     begun: u32,
-    /// Threads that do, and open another such file.
+    /// The number of threads that are closing it and opening another such file.
     reopening: u32,
-    /// A request does, or did; nobody has opened another file since.
+    /// True if a request closes or has closed it, and no other file has been opened since.
     requested: bool,
 }
 
-/// Memory of a request.
+/// The memory of a request.
 #[derive(Default)]
 struct Memory {
     buffer: [u8; BUFFER],
@@ -139,46 +139,46 @@ impl Closes {
         self.requested = true;
     }
 
-    /// How many there were; none where one is under way.
+    /// Returns the number of closes; `None` if one is in progress.
     fn so_far(&self) -> Option<u32> {
         (!self.requested && self.reopening == 0).then_some(self.begun)
     }
 
-    /// True if nobody has begun to close since [`Closes::so_far`] said this.
+    /// True if no close has begun since [`Closes::so_far`] returned `before`.
     fn are_still(&self, before: Option<u32>) -> bool {
         before == Some(self.begun)
     }
 }
 
-/// The results of wake-ups of futexes.
+/// The results of futex wake-ups.
 #[derive(Default)]
 struct Wakes {
-    /// How many each word's wake-ups so far were to wake.
+    /// How many waiters the wake-ups of each word were to wake so far.
     asked: [usize; WORDS],
-    /// Wake-ups by `futex(2)` that found nobody.
+    /// Wake-ups by `futex(2)` that woke no waiter.
     vain: Vec<Vain>,
-    /// So many said that they woke somebody.
+    /// The number of waiters that wake-ups have reported as woken.
     said: usize,
-    /// So many waits have ended by one.
+    /// The number of waits that a wake-up has ended.
     ended: usize,
-    /// So many more may have ended the same waits, which were for several words.
+    /// The number of further wake-ups that may have ended the same waits, which were for several words.
     spare: usize,
 }
 
-/// A wake-up that woke nobody.
+/// A wake-up that woke no waiter.
 struct Vain {
-    /// How many others of the same word may have woken before it was over.
+    /// The number of other wake-ups of the word that may have woken before this one was over.
     others: usize,
-    /// The requests that waited for it since before, unless one of those or a cancellation ended them.
+    /// The requests that had waited since before, unless one of those wake-ups or a cancellation ended them.
     waiting: Vec<usize>,
 }
 
 /// The running program.
 struct Run {
-    /// The words that are waited for. They never change.
+    /// The words that are waited for, which never change.
     words: Box<[u32; WORDS]>,
     wakes: Wakes,
-    /// Something is linked to a wait for futexes.
+    /// True if a request is linked to a wait for futexes.
     waits_follow_waits: bool,
     program: Rc<Program>,
     rings: Vec<Option<Mapped>>,
@@ -187,7 +187,7 @@ struct Run {
     closes: Vec<Closes>,
     files: Vec<Vec<Instance>>,
     requests: Vec<Request>,
-    /// The last message that arrived from a ring at another, by their numbers.
+    /// The last message that arrived from one ring at another, by their numbers.
     arrived: HashMap<(usize, usize), usize>,
     fars: Vec<i32>,
 }
@@ -200,7 +200,7 @@ fn run<R>(body: impl FnOnce(&mut Run) -> R) -> R {
     RUN.with(|run| body(run.borrow_mut().as_mut().expect("a program runs")))
 }
 
-/// The host that the engine is lent.
+/// The host of the engine.
 pub struct SimulatedHost;
 
 impl Host for SimulatedHost {
@@ -212,7 +212,7 @@ impl Host for SimulatedHost {
     ) -> Result<(), i32> {
         let argument = argument as usize;
         let name = name.to_str().unwrap_or("?");
-        // SAFETY: once, as the engine wants it.
+        // SAFETY: called once, as the engine demands.
         let started = world::spawn(name, false, move || unsafe { entry(argument as *mut _) });
         if started { Ok(()) } else { Err(raw::EAGAIN as i32) }
     }
@@ -251,7 +251,7 @@ fn phase() -> u64 {
     world(|world| world.counters[counters::PHASE])
 }
 
-/// Runs a program from its first thread.
+/// Runs a program, from its first thread.
 pub fn execute(program: Program) {
     let threads = program.threads.len();
     let rings = program.rings.len();
@@ -325,7 +325,7 @@ fn open(file: File) -> Instance {
     })
 }
 
-/// The program closes a descriptor.
+/// Closes a descriptor on behalf of the program.
 fn close(fd: i32) {
     if fd < 0 {
         return;
@@ -336,15 +336,15 @@ fn close(fd: i32) {
     let _ = calls::call(nr::__NR_close, [fd as usize, 0, 0, 0, 0, 0]);
 }
 
-/// Closes the near ends of these files, and opens others, the last one's first.
+/// Closes the near ends of these files, and opens others in reverse order.
 fn reopen(files: &[usize]) {
     let mut closed = Vec::with_capacity(files.len());
     run(|run| {
         for &file in files {
             let last = run.files[file].last_mut().expect("there is one");
-            // Nobody else is to close it.
+            // No other thread may close the near end.
             closed.push(std::mem::replace(&mut last.near, -1));
-            // It lives on by its other name.
+            // The file lives on by its duplicate.
             run.fars.push(std::mem::replace(&mut last.name, -1));
             run.fars.push(std::mem::replace(&mut last.far, -1));
             run.closes[file].begin_reopening();
@@ -360,14 +360,14 @@ fn reopen(files: &[usize]) {
     }
 }
 
-/// Gives the near end of a file another name.
+/// Duplicates the near end of a file.
 fn name(file: usize, changes: bool) {
     let old = near(file);
     let Ok((new, inode)) = duplicate(old) else { return };
     let rest = run(|run| {
         let last = run.files[file].last_mut().expect("there is one");
         if last.near != old || last.inode != inode || last.name >= 0 {
-            // Another thread has closed it meanwhile, or named it. The number may be that of the next one.
+            // Another thread has closed or duplicated it meanwhile. The number may be that of the next instance.
             return new;
         }
         (last.near, last.name) = if changes { (new, old) } else { (old, new) };
@@ -376,7 +376,7 @@ fn name(file: usize, changes: bool) {
     close(rest);
 }
 
-/// Duplicates a descriptor; with the number of its file.
+/// Duplicates a descriptor; returns the duplicate and the inode of the file.
 fn duplicate(old: i32) -> Result<(i32, u64), u32> {
     let new = world(|world| {
         let description = world.kernel.description(old)?;
@@ -389,7 +389,7 @@ fn duplicate(old: i32) -> Result<(i32, u64), u32> {
     Ok(new)
 }
 
-/// Closes the other name of the near end of a file. Requests may have been submitted by it.
+/// Closes the duplicate of a file's near end, by which requests may have been submitted.
 fn close_name(file: usize) {
     let name = run(|run| {
         let tells = run.program.tells_closes;
@@ -398,7 +398,7 @@ fn close_name(file: usize) {
         if name >= 0 {
             run.closes[file].begin_reopening();
             if !tells {
-                // What waits by that number may find it closed, or another file there.
+                // A request that waits by that number may find it closed, or find another file.
                 let of_file = |request: &&mut Request| file_of(request.op.what) == Some(file);
                 run.requests.iter_mut().filter(of_file).for_each(|request| request.is_sure = false);
             }
@@ -478,7 +478,7 @@ fn new_ring(flags: u32, completions: u32) -> Mapped {
 fn close_ring(ring: Mapped) {
     ring.unmap();
     if !world(|world| world.grants_files()) {
-        // The engine had no inotify instance, perhaps, that tells it.
+        // The engine may have no inotify instance, which would report the close.
         frontend::closed(ring.fd);
     }
     close(ring.fd);
@@ -504,7 +504,7 @@ fn make_ring(index: usize) {
     });
 }
 
-/// Makes a call that may fail for want of something.
+/// Makes a call that may fail for lack of a resource.
 fn insist(mut call: impl FnMut() -> Result<u32, u32>) {
     while let Err(errno) = call() {
         if !is_passing(errno) {
@@ -540,10 +540,10 @@ fn perform(action: &Action) {
     }
 }
 
-/// A ring that nobody else knows takes what it is given, whatever becomes of others meanwhile.
+/// A ring that no other thread knows accepts requests, whatever happens to other rings meanwhile.
 fn use_brief_ring(renames: bool) {
     let mut ring = new_ring(0, 4);
-    // Without an inotify instance, and told of nothing, the engine takes the first descriptor for the only one.
+    // Without an inotify instance and without reports, the engine takes the first descriptor for the only one.
     let renames = renames && (run(|run| run.program.tells_closes) || world(|world| world.grants_files()));
     if renames && let Ok((second, _)) = duplicate(ring.fd) {
         close(std::mem::replace(&mut ring.fd, second));
@@ -562,7 +562,7 @@ fn use_brief_ring(renames: bool) {
     close_ring(ring);
 }
 
-/// The program wakes those that wait for a word, without a ring.
+/// Wakes waiters of a word on behalf of the program, without a ring.
 fn wake(word: usize, count: u32) {
     let waiting = run(|run| {
         run.wakes.asked[word] += count as usize;
@@ -582,18 +582,18 @@ fn wake(word: usize, count: u32) {
 }
 
 impl Run {
-    /// True if a device may keep transfers for longer than the program takes to rest.
+    /// True if a device may delay transfers for longer than the program takes to rest.
     fn stalls(&self) -> bool {
         self.program.files.iter().any(|file| file.stalls())
     }
 
-    /// The requests that wait for a word by now, as far as is known for sure: a thread that the submitter has not moved there, or a
-    /// chain, may be late.
+    /// Returns the requests that certainly wait for a word now. Those that a thread does, or of a chain, may begin to wait
+    /// later, and are left out.
     fn waiting_for(&self, word: usize) -> Vec<usize> {
         let waits = |request: &Request| {
             let Op { what, link, asynchronous, .. } = request.op;
             let is_taken = match &self.rings[request.ring] {
-                // What its thread has taken is what the program does not see any more.
+                // If the SQ is empty, the SQ thread has taken all requests.
                 Some(ring) if ring.is_polled() => ring.pending() == 0,
                 _ => request.is_taken,
             };
@@ -604,8 +604,8 @@ impl Run {
         requests.filter(|(_, request)| waits(request)).map(|(number, _)| number).collect()
     }
 
-    /// Whether a request's wait was still on at a wake-up that came before its end: it was woken, or it was left in the end by a
-    /// program that cancels nothing before.
+    /// True if a request's wait was certainly in progress at a wake-up before its end: it was woken, or it remained at the end
+    /// of a program that does not cancel.
     fn waited_on(&self, number: usize) -> bool {
         let request = &self.requests[number];
         let cancels =
@@ -623,7 +623,7 @@ impl Run {
     }
 }
 
-/// Enters a ring; what only asks to try again is as good as nothing.
+/// Enters a ring; an error that asks to try again counts as no result.
 fn enter(ring: usize, submit: u32, wanted: u32, timeout_ns: Option<u64>) -> u32 {
     let flags = if wanted > 0 { IORING_ENTER_GETEVENTS } else { 0 };
     match mapped(ring).enter(submit, wanted, flags, timeout_ns) {
@@ -644,7 +644,7 @@ fn sync_cancel(ring: usize, before: usize, time_ns: u64) {
     reap(ring);
 }
 
-/// A request that was submitted to a ring so many before the last.
+/// Returns the request that was submitted to a ring `before` requests before the last one.
 fn earlier(ring: usize, before: usize) -> Option<u64> {
     run(|run| {
         let of_ring = run.requests.iter().enumerate().rev().filter(|(_, request)| request.ring == ring);
@@ -676,7 +676,7 @@ fn submit(ring: usize, ops: &[Op], waits: bool) {
     {
         fail(&format!("enter: errno {errno}"));
     }
-    // A request that is refused ends a submission: what comes behind it is the next one's.
+    // A request that is refused ends a submission: the next submission takes the requests after it.
     let mut left = ops.len();
     while !memory.is_polled() && memory.pending() > 0 && left > 0 {
         enter(ring, memory.pending(), 0, None);
@@ -688,13 +688,13 @@ fn submit(ring: usize, ops: &[Op], waits: bool) {
             for number in own {
                 let request = &mut run.requests[number];
                 request.is_taken = true;
-                // What is not in a chain has looked its file up.
+                // A request outside of chains has looked up its file.
                 if !request.follows
                     && !run.drained[ring]
                     && let Some(file) = file_of(request.op.what)
                 {
-                    // Who closes at the same time cannot know which file a request gets: its own, or any other that
-                    // has the number by then.
+                    // During a concurrent close, the request may get its own file, or any other that has the number
+                    // by then.
                     request.is_sure = run.closes[file].are_still(request.closes_before);
                 }
             }
@@ -717,7 +717,7 @@ fn file_of(what: What) -> Option<usize> {
     }
 }
 
-/// Notes a request before its SQE is seen.
+/// Records a request before its SQE is visible.
 fn prepare(ring: usize, op: Op, follows: bool) -> usize {
     let (submitted_ns, transfers) = world(|world| (world.now_ns(), world.kernel.transfers.len()));
     let length = 1 + world(|world| world.random.below(BUFFER - 1));
@@ -761,7 +761,7 @@ fn prepare(ring: usize, op: Op, follows: bool) -> usize {
     })
 }
 
-/// The count that `stirred` tells of a poll's file, unless the file is ready.
+/// Returns the value of `stirred` for a poll's file, unless the file is ready.
 fn calm(what: What) -> Option<u64> {
     let What::Poll { file, .. } = what else { return None };
     let (instance, events) =
@@ -772,7 +772,7 @@ fn calm(what: What) -> Option<u64> {
     })
 }
 
-/// A poll tells what its file was ready for.
+/// Checks that a poll reports an event for which its file was ready.
 fn compare_readiness(number: usize, result: i32) {
     let told = run(|run| {
         let request = &run.requests[number];
@@ -927,7 +927,7 @@ fn reap(ring: usize) {
     }
 }
 
-/// Messages from one ring to another arrive in the order in which they were sent. That of chains and drains is another.
+/// Checks that messages from one ring to another arrive in order. Chains and drains have an order of their own.
 fn message_arrived(target: usize, number: usize) {
     let overtaken = run(|run| {
         let request = &mut run.requests[number];
@@ -995,7 +995,7 @@ fn completed(ring: usize, user_data: u64, result: i32, flags: u32) {
     }
 }
 
-/// Compares what a request reports with what the system moved for it, in the files that it may reach.
+/// Compares a request's result with what the system transferred for it, in the files that it may reach.
 fn compare_transfers(number: usize, result: i32) {
     let (address, since) = run(|run| {
         let request = &run.requests[number];
@@ -1010,7 +1010,7 @@ fn compare_transfers(number: usize, result: i32) {
     let is_its_file = run(|run| {
         let request = &run.requests[number];
         let file = file_of(what).expect("transfers name a file");
-        // While a file is closed, any other may get its number: one that cannot be waited for, too.
+        // While a file is closed, any other file may get its number, even one that cannot be waited for.
         fixed || request.is_sure || run.closes[file].are_still(request.closes_before)
     });
     if result == -(raw::EAGAIN as i32) && is_its_file {
@@ -1034,7 +1034,7 @@ fn compare_transfers(number: usize, result: i32) {
     }
     let allowed: Vec<Option<Place>> = run(|run| {
         let stream = !matches!(run.program.files[file], File::Storage { .. });
-        // Who does not tell of closes may have what waits reach the file that is there now (docs/differences.md).
+        // If closes are not reported, a request that waits may reach the file that has the number now (docs/differences.md).
         let last = if !stream || run.program.tells_closes { instance } else { run.files[file].len() - 1 };
         let instances = &run.files[file][instance..=last];
         instances.iter().flat_map(|instance| [instance.receives, instance.sends]).collect()
@@ -1050,19 +1050,19 @@ fn compare_transfers(number: usize, result: i32) {
     }
 }
 
-/// The contents of the first `length` bytes of a read's memory: a later read of the same bytes counts for more than an earlier one.
+/// Returns where the first `length` bytes of a read's memory come from: a later read of a byte overrides an earlier one.
 fn last_moved(moved: &[(Place, usize, usize)], length: usize) -> Vec<(Place, usize, usize)> {
     let last =
         |at: usize| moved.iter().rev().find(|&&(_, start, length)| (start..start + length).contains(&at));
     (0..length).filter_map(|at| last(at).map(|&(place, ..)| (place, at, 1))).collect()
 }
 
-/// How many requests of a ring are to complete.
+/// Returns how many requests of a ring are to complete.
 fn outstanding(ring: usize) -> usize {
     run(|run| run.requests.iter().filter(|request| request.ring == ring && !request.done).count())
 }
 
-/// Fetches completions until there is nothing left to come.
+/// Reaps completions until no more can come.
 fn fetch(ring: usize) {
     let (how, defers) = run(|run| {
         let ring = &run.program.rings[ring];
@@ -1078,7 +1078,7 @@ fn fetch(ring: usize) {
             continue;
         }
         if memory.pending() > 0 {
-            // What could not be taken at first.
+            // Requests that could not be taken at first.
             let _ = memory.submit(0, None);
             if memory.is_polled() {
                 world::sleep_for(1_000_000);
@@ -1091,8 +1091,8 @@ fn fetch(ring: usize) {
             return;
         }
         if ends && run(|run| run.drained[ring] || run.waits_follow_waits || run.stalls()) {
-            // What drains holds back whatever comes behind it, cancellations, too. A chain goes on behind a wait for a futex
-            // that was cancelled, and behind a transfer that the device gives back later than that.
+            // A drain holds back all later requests, even cancellations. A chain continues after a cancelled wait for a
+            // futex, and after a transfer that the device completes later than the cancellation.
             cancel_all_at_once(ring);
         } else if ends && !cancelled {
             cancelled = cancel_all(ring);
@@ -1123,7 +1123,7 @@ fn have_all_acted() -> bool {
     world(|world| world.counters[counters::ACTED] >= threads as u64)
 }
 
-/// Cancels all that is left in a ring and that no drain holds back.
+/// Cancels all remaining requests of a ring that no drain holds back.
 fn cancel_all_at_once(ring: usize) {
     // SAFETY: a structure of integers.
     let mut argument: io_uring_sync_cancel_reg = unsafe { std::mem::zeroed() };
@@ -1148,7 +1148,7 @@ fn kick_eventfds() {
     }
 }
 
-/// Cancels all that is left in a ring.
+/// Cancels all remaining requests of a ring.
 fn cancel_all(ring: usize) -> bool {
     let memory = mapped(ring);
     let code = Code::IORING_OP_ASYNC_CANCEL as u8;
@@ -1162,7 +1162,7 @@ fn cancel_all(ring: usize) -> bool {
     true
 }
 
-/// Messages that came late.
+/// Reaps messages that came late.
 fn fetch_last(ring: usize) {
     loop {
         reap(ring);
@@ -1177,10 +1177,10 @@ fn fetch_last(ring: usize) {
 
 // The judge.
 
-/// Everything rests: what could go on does not.
+/// Looks for requests that could continue while everything rests.
 fn look_for_stuck(closed: bool) {
     if !world(|world| world.grants_files()) {
-        // The engine had no descriptor for its reactor, perhaps: then what comes to pass waits for the next call.
+        // The engine may have had no descriptor for its reactor: then progress waits for the next call.
         return;
     }
     judge_wakes();
@@ -1205,7 +1205,7 @@ fn is_stuck(run: &Run, request: &Request) -> bool {
     let what = request.op.what;
     let Some(file) = file_of(what) else {
         return match what {
-            // A link timeout that follows nothing is refused.
+            // A link timeout that follows no request is refused.
             What::Timeout { time_ns } => {
                 request.submitted_ns + time_ns + 1_000_000_000 < world(|world| world.now_ns())
             }
@@ -1215,12 +1215,12 @@ fn is_stuck(run: &Run, request: &Request) -> bool {
     };
     let current = run.files[file].len() - 1;
     let polls = matches!(what, What::Poll { .. });
-    // Else its number may have been another file's before the submission took it.
+    // Otherwise, the number may have been another file's before the submission took the request.
     let is_known = request.is_sure || run.closes[file].are_still(request.closes_before);
     if !polls && is_known && !request.op.fixed && matches!(run.program.files[file], File::Storage { .. })
         || matches!(what, What::Close(_))
     {
-        // The device has it, or one that came before it.
+        // The device has the transfer, or one before it.
         let goes_on = |world: &mut world::World| world.now_ns() < world.kernel.stalls_until_ns + REST_NS;
         return !(run.program.files[file].stalls() && world(goes_on));
     }
@@ -1230,7 +1230,7 @@ fn is_stuck(run: &Run, request: &Request) -> bool {
     }
     let ready = world(|world| world.kernel.ready(run.files[file][current].description));
     match what {
-        // The engine may have a duplicate of the far end, so the peer is not gone because all has been closed.
+        // The engine may have a duplicate of the far end, so the peer may remain after all closes.
         What::Read(_) | What::Recv(_) => ready & (EPOLLIN | EPOLLHUP) != 0,
         What::Write(_) | What::Send(_) => ready & (EPOLLOUT | EPOLLERR) != 0,
         What::Accept { .. } => ready & EPOLLIN != 0,
@@ -1239,7 +1239,7 @@ fn is_stuck(run: &Run, request: &Request) -> bool {
     }
 }
 
-/// All has been fetched.
+/// Judges the results after all completions were reaped.
 fn judge() {
     let wrong = run(|run| {
         run.requests.iter().enumerate().find_map(|(number, request)| {
@@ -1274,7 +1274,7 @@ fn judge() {
     }
 }
 
-/// As many waits have completed as wake-ups said that they woke.
+/// Checks that as many waits have completed as wake-ups have reported.
 fn judge_wakes() {
     let (said, ended, spare) = run(|run| (run.wakes.said, run.wakes.ended, run.wakes.spare));
     if said < ended || said > ended + spare {
@@ -1316,7 +1316,7 @@ fn close_everything() {
     }
 }
 
-/// Waits for something that takes some tenths of a second at most.
+/// Waits for an event that takes some tenths of a second at most.
 fn await_end(fault: &str, looks: usize, is_over: impl Fn() -> bool) {
     for _ in 0..looks {
         if is_over() {

@@ -1,4 +1,4 @@
-//! The report of what happens in a schedule, line by line, for whoever looks for the cause of a fault.
+//! The report of a schedule, line by line, for those who look for the cause of a fault.
 
 use std::cell::Cell;
 
@@ -8,12 +8,12 @@ thread_local! {
     static TELLS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Sets whether there is to be such a report.
+/// Switches the report on or off.
 pub fn set(tells: bool) {
     TELLS.set(tells);
 }
 
-/// Tells of something that the running thread did.
+/// Reports an action of the running thread.
 pub fn tell(what: impl FnOnce() -> String) {
     if TELLS.get() {
         let (now, thread) = world(|world| (world.now_ns(), world.current()));

@@ -1,8 +1,8 @@
-//! The simulated machine: its threads, which of them goes on, its clock, and its [`Kernel`].
+//! The simulated machine: its threads, the choice of the running one, its clock, and its [`Kernel`].
 //!
-//! Threads are coroutines, whose stacks serve one schedule after the other. Which of them goes on is decided at every
-//! [`point`], but a decision that could only be for the running thread, or that the strategy has already made, is not
-//! made again: until the next step at which it may be another's, a point costs a few comparisons ([`World::count_step`]).
+//! Threads are coroutines, whose stacks are reused by consecutive schedules. The running thread is chosen at every
+//! [`point`], except if only the current one can run, or if the strategy has already chosen it: until the next step with
+//! a real choice, a point costs a few comparisons ([`World::count_step`]).
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Write;
@@ -17,25 +17,25 @@ use crate::calls::Answer;
 use crate::kernel::Kernel;
 use crate::random::Random;
 
-/// More steps than any schedule takes that is not caught in a loop.
+/// The maximum number of steps: a schedule with more is in a loop.
 const MOST_STEPS: u64 = 300_000;
-/// More simulated time than any schedule takes in which nobody waits in vain.
+/// The maximum simulated time: a schedule that takes longer has a thread that waits in vain.
 const MOST_TIME_NS: u64 = 400_000_000_000;
-/// How long the machine is busy with something else at most, while threads could run.
+/// The longest time for which other load keeps the machine busy while threads could run.
 const LONGEST_JUMP_NS: u64 = 20_000_000;
 /// The time that a system call takes.
 const CALL_NS: u64 = 300;
-/// Changes of priority among so many steps at which there is a choice.
+/// The number of contested steps among which the priorities change.
 const PRIORITY_SPAN: usize = 700;
-/// Bytes of a thread's stack.
+/// The size of a thread's stack in bytes.
 const STACK: usize = 256 << 10;
 
-/// A call that a system or a sandbox lacks, with its second argument where that matters, and what it answers.
+/// A call that a system or a sandbox refuses, with its second argument if that matters, and its errno.
 type Denied = (Option<u32>, Option<u32>, u32);
 
 const NOT_DENIED: Denied = (None, None, 0);
 
-/// The calls without which the engine has to do the same.
+/// The calls without which the engine must behave the same.
 const DENIED: &[Denied] = &[
     (Some(nr::__NR_kcmp), None, raw::EPERM),
     // Before Linux 6.10.
@@ -51,31 +51,31 @@ const DENIED: &[Denied] = &[
     (Some(nr::__NR_madvise), None, raw::EPERM),
 ];
 
-/// The event that a thread sleeps for.
+/// The condition on which a thread sleeps.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wait {
     /// The clock alone.
     Time,
     /// A wake of the word at this address.
     Futex(usize),
-    /// A description that shows one of these events.
+    /// One of these events of a description.
     Events(usize, u32),
-    /// A counter of the program that is at least this.
+    /// A counter of the program that reaches this value.
     Counter(usize, u64),
-    /// So many events of a context of Linux AIO.
+    /// This number of events of an AIO context.
     Aio(usize, usize),
-    /// The end of all transfers of one.
+    /// The end of all transfers of an AIO context.
     Idle(usize),
 }
 
 /// How a sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Woken {
-    /// The event that was waited for is there.
+    /// The condition is met.
     Ready,
-    /// The time is over.
+    /// The deadline has passed.
     TimedOut,
-    /// A signal came.
+    /// A signal arrived.
     Interrupted,
 }
 
@@ -87,13 +87,13 @@ struct Sleep {
 }
 
 impl Sleep {
-    /// When it ends at the latest.
+    /// Returns the latest time at which the sleep ends.
     fn end_ns(&self) -> u64 {
         self.deadline_ns.min(self.signal_ns)
     }
 }
 
-/// Threads by their numbers.
+/// A set of threads, by number.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Set(u128);
 
@@ -134,90 +134,90 @@ type Body = Box<dyn FnOnce()>;
 /// A thread.
 struct Thread {
     name: &'static str,
-    /// Until it has begun.
+    /// The function, until the thread has begun.
     body: Option<Body>,
-    /// Its last sleep.
+    /// The thread's last sleep.
     sleep: Sleep,
     woken: Woken,
     priority: u64,
-    /// Signals reach it.
+    /// True if signals reach the thread.
     interruptible: bool,
-    /// A signal came while it ran.
+    /// True if a signal arrived while the thread ran.
     signalled: bool,
-    /// The call that it made last.
+    /// The thread's last call.
     call: &'static str,
-    /// The descriptor that had `O_NONBLOCK` when the thread looked at one's flags last.
+    /// The descriptor with `O_NONBLOCK`, if the thread's last query of flags found one.
     looked_at: Option<i32>,
 }
 
-/// How the next thread is chosen.
+/// How the next running thread is chosen.
 #[derive(Clone, Debug)]
 enum Strategy {
-    /// Any, with the same probability.
+    /// Any thread, with equal probability.
     Uniform,
-    /// The thread that ran before, but once in so many times.
+    /// The running thread, except once in this many times.
     Sticky(usize),
-    /// The one with the highest priority; at these steps, the last one first, the one that runs gets the lowest (PCT).
+    /// The thread with the highest priority; at these steps, which are in descending order, the running thread gets the lowest (PCT).
     Priorities(Vec<u64>),
 }
 
 /// The machine.
 pub struct World {
-    /// The numbers from which faults of the system are made.
+    /// The random numbers for faults of the system.
     pub random: Random,
-    /// Files and memory.
+    /// The simulated kernel.
     pub kernel: Kernel,
     /// Counters of the program.
     pub counters: Vec<u64>,
     choices: Random,
     strategy: Strategy,
     threads: Vec<Thread>,
-    /// The threads that could go on.
+    /// The threads that can run.
     ready: Set,
     asleep: Set,
-    /// No sleep ends before.
+    /// The earliest end of a sleep.
     next_end_ns: u64,
     current: usize,
-    /// The clock jumps to the next deadline once in so many steps, though somebody could go on.
+    /// The clock jumps to the next deadline once in this many steps, though a thread can run.
     jumps: usize,
-    /// A sleep is interrupted once in so many times.
+    /// A sleep is interrupted once in this many times.
     signals: usize,
-    /// A thread cannot be made once in so many times.
+    /// The creation of a thread fails once in this many times.
     threadless: usize,
-    /// A file cannot be made once in so many times.
+    /// The creation of a file fails once in this many times.
     fileless: usize,
-    /// A call that the system refuses.
+    /// The call that the system refuses.
     denied: Denied,
     lowest: u64,
-    /// Points so far.
+    /// The number of points so far.
     steps: u64,
-    /// Points at which more than one thread could go on, up to `decided_step`.
+    /// The number of points at which more than one thread could run, up to `decided_step`.
     contested: u64,
     /// The step of the last decision.
     decided_step: u64,
-    /// More than one thread can go on since the last decision.
+    /// True if more than one thread can run since the last decision.
     is_contested: bool,
-    /// The running thread goes on up to this step, unless a sleep ends or the kernel changes.
+    /// The running thread continues up to this step, unless a sleep ends or the kernel changes.
     calm_until_step: u64,
-    /// The version of the kernel for which sleepers were looked at.
+    /// The version of the kernel for which sleepers were last checked.
     seen: u64,
     /// The step at which the clock jumps.
     next_jump_step: u64,
-    /// Where the strategy is [`Strategy::Sticky`], the next of the contested steps at which any thread goes on.
+    /// With [`Strategy::Sticky`], the next contested step at which any thread may run.
     next_switch: u64,
     hash: u64,
 }
 
 thread_local! {
-    /// Made by [`prepare`], and never freed: so it costs little to come by.
+    /// Created by [`prepare`], and never freed, so that access is cheap.
     static WORLD: Cell<Option<&'static RefCell<World>>> = const { Cell::new(None) };
-    /// Threads are switched: a schedule runs, and has not failed.
+    /// True while a schedule runs and has not failed, so that threads are switched.
     static RUNS: Cell<bool> = const { Cell::new(false) };
-    /// By which the running thread lets another go on.
+    /// The means by which the running thread yields to another.
     static YIELDER: Cell<*const Yielder<(), ()>> = const { Cell::new(std::ptr::null()) };
 }
 
-/// Does something with the machine.
+/// Calls `body` with the machine.
 pub fn world<R>(body: impl FnOnce(&mut World) -> R) -> R {
     body(&mut WORLD.get().expect("there is a machine").borrow_mut())
 }
@@ -274,77 +274,77 @@ impl World {
         }
     }
 
-    /// The number that stands for all decisions so far.
+    /// Returns the hash of all decisions so far.
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// How many points there were.
+    /// Returns the number of points so far.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// The thread that runs.
+    /// Returns the running thread.
     pub fn current(&self) -> usize {
         self.current
     }
 
-    /// The simulated time.
+    /// Returns the simulated time.
     pub fn now_ns(&self) -> u64 {
         self.kernel.now_ns
     }
 
-    /// Notes which call the running thread makes, and what that takes.
+    /// Records a call of the running thread, and the time it takes.
     pub fn calls(&mut self, name: &'static str) {
         self.kernel.now_ns += CALL_NS;
         let current = self.current;
         self.threads[current].call = name;
     }
 
-    /// Notes what a call has come to.
+    /// Records the result of a call.
     pub fn answers(&mut self, number: u32, answer: &Answer) {
         let answer = answer.map_or_else(|errno| -i64::from(errno), |value| value as i64);
         self.mix(u64::from(number) << 40 ^ answer as u64);
     }
 
-    /// Notes what the running thread has learnt of a descriptor: that it has `O_NONBLOCK`, or nothing of the kind.
+    /// Records the running thread's query of flags: the descriptor, if it has `O_NONBLOCK`.
     pub fn looks_at(&mut self, nonblocking: Option<i32>) {
         self.threads[self.current].looked_at = nonblocking;
     }
 
-    /// The descriptor that had `O_NONBLOCK` when the running thread looked at one's flags last.
+    /// Returns the descriptor with `O_NONBLOCK`, if the running thread's last query of flags found one.
     pub fn looked_at(&self) -> Option<i32> {
         self.threads[self.current].looked_at
     }
 
-    /// Something that must be the same when the schedule is replayed.
+    /// Adds a value to the hash that must be the same in a replay.
     pub fn mix(&mut self, value: u64) {
         self.hash = (self.hash ^ value).wrapping_mul(0x100_0000_01b3).rotate_left(23);
     }
 
-    /// True if no further descriptor is to be had just now.
+    /// True if the creation of a descriptor fails now.
     pub fn refuses_file(&mut self) -> bool {
         self.random.once_in(self.fileless)
     }
 
-    /// True if there are always descriptors to be had.
+    /// True if the creation of a descriptor never fails.
     pub fn grants_files(&self) -> bool {
         self.fileless == 0 && self.kernel.limit[1] == 128
     }
 
-    /// The errno, if the system refuses this call.
+    /// Returns the errno, if the system refuses this call.
     pub fn refuses(&self, number: u32, second: usize) -> Option<u32> {
         let (of, only, errno) = self.denied;
         let is_it = of == Some(number) && only.is_none_or(|only| only as usize == second);
         is_it.then_some(errno)
     }
 
-    /// True if a thread is gone.
+    /// True if a thread has ended.
     pub fn is_gone(&self, thread: usize) -> bool {
         !self.ready.has(thread) && !self.asleep.has(thread)
     }
 
-    /// Wakes up to `count` of those that sleep for a word.
+    /// Wakes up to `count` threads that sleep on a word.
     pub fn wake_futex(&mut self, address: usize, count: usize) -> usize {
         let of_word = |&thread: &usize| self.threads[thread].sleep.wait == Wait::Futex(address);
         let woken = self.asleep.filter(of_word).take(count).fold(Set(0), Set::with);
@@ -352,7 +352,7 @@ impl World {
         woken.len()
     }
 
-    /// Lets up to `count` of those that sleep for a word sleep for another; tells how many.
+    /// Moves up to `count` threads that sleep on a word to another word; returns their number.
     pub fn requeue_futex(&mut self, from: usize, to: usize, count: usize) -> usize {
         let of_word = |&thread: &usize| self.threads[thread].sleep.wait == Wait::Futex(from);
         let moved = self.asleep.filter(of_word).take(count).fold(Set(0), Set::with);
@@ -360,7 +360,7 @@ impl World {
         moved.len()
     }
 
-    /// Sends a signal to a thread that has a handler for it.
+    /// Sends a signal to a thread with a handler.
     pub fn signal(&mut self, thread: usize) {
         if self.asleep.has(thread) {
             self.wake(thread, Woken::Interrupted);
@@ -369,7 +369,7 @@ impl World {
         }
     }
 
-    /// Takes the signal that has come since the running thread made its last call, if one has.
+    /// Takes the signal that arrived since the running thread's last call, if there is one.
     pub fn take_signal(&mut self) -> bool {
         std::mem::take(&mut self.threads[self.current].signalled)
     }
@@ -391,7 +391,7 @@ impl World {
         }
     }
 
-    /// Wakes those that have what they wait for, and those whose time is over.
+    /// Wakes threads whose condition is met or whose deadline has passed.
     fn wake_sleepers(&mut self) {
         let (now, changed) = (self.kernel.now_ns, self.kernel.version != self.seen);
         if !changed && now < self.next_end_ns {
@@ -413,7 +413,7 @@ impl World {
         }
     }
 
-    /// Lets the clock go on to the end of a sleep; false where there is none within so much time.
+    /// Advances the clock to the end of a sleep; returns false if there is none within `most_ns`.
     fn pass_time(&mut self, most_ns: u64) -> bool {
         let next = self.asleep.map(|thread| self.threads[thread].sleep.end_ns()).min().unwrap_or(u64::MAX);
         let passes = next != u64::MAX && next.saturating_sub(self.kernel.now_ns) <= most_ns;
@@ -423,7 +423,7 @@ impl World {
         passes
     }
 
-    /// Counts a step. Does the running thread go on as a matter of course?
+    /// Counts a step. Returns true if the running thread continues without a decision.
     fn count_step(&mut self) -> bool {
         self.steps += 1;
         self.steps < self.calm_until_step
@@ -431,7 +431,7 @@ impl World {
             && self.kernel.version == self.seen
     }
 
-    /// The thread that goes on. `yields`: the running thread lets others go first.
+    /// Returns the thread that runs next. `yields`: the running thread lets others run first.
     fn decide(&mut self, yields: bool) -> Result<usize, String> {
         if self.is_contested {
             self.contested += self.steps - self.decided_step;
@@ -457,7 +457,7 @@ impl World {
         let (current, ready, contested) = (self.current, self.ready, self.contested);
         let stays = ready.has(current) && !yields;
         let is_time = |&step: &u64| step <= contested;
-        // Contested steps up to the strategy's next decision.
+        // The number of contested steps up to the strategy's next decision.
         let mut left = u64::MAX;
         let chosen = match &mut self.strategy {
             _ if ready == Set::of(current) => current,
@@ -503,7 +503,7 @@ impl World {
         self.calm_until_step = 0;
     }
 
-    /// The threads' states, in words.
+    /// Returns the threads' states as text.
     pub fn describe(&self) -> String {
         let mut text = String::new();
         for index in self.ready.chain(self.asleep) {
@@ -525,14 +525,14 @@ impl World {
     }
 }
 
-/// Begins without letting anything run: what is done once is the same for every schedule.
+/// Calls `body` before any schedule runs: its effects are the same for every schedule.
 pub fn prepare(body: impl FnOnce()) {
     WORLD.set(Some(Box::leak(Box::new(RefCell::new(World::new(0))))));
     world(|world| world.add_thread("main", false, Box::new(|| ())));
     body();
 }
 
-/// Runs a schedule from its first thread, on these stacks and more if need be.
+/// Runs a schedule from its first thread, on these stacks and further ones if needed.
 pub fn run(seed: u64, stacks: &mut Vec<DefaultStack>, main: impl FnOnce() + 'static) {
     world(|world| {
         *world = World::new(seed);
@@ -543,7 +543,7 @@ pub fn run(seed: u64, stacks: &mut Vec<DefaultStack>, main: impl FnOnce() + 'sta
     while RUNS.get() {
         resume(&mut coroutines, world(|world| world.current), stacks);
     }
-    // What has ended for us has a way to go.
+    // Threads that the schedule counts as ended still have to return.
     for index in 0..coroutines.len() {
         resume(&mut coroutines, index, stacks);
     }
@@ -552,7 +552,7 @@ pub fn run(seed: u64, stacks: &mut Vec<DefaultStack>, main: impl FnOnce() + 'sta
 
 type Coroutines = Vec<Option<Coroutine<(), (), ()>>>;
 
-/// Lets a thread go on, which begins if it has not.
+/// Resumes a thread, or starts it.
 fn resume(coroutines: &mut Coroutines, index: usize, stacks: &mut Vec<DefaultStack>) {
     if coroutines.get(index).is_none_or(Option::is_none)
         && let Some(body) = world(|world| world.threads[index].body.take())
@@ -572,7 +572,7 @@ fn resume(coroutines: &mut Coroutines, index: usize, stacks: &mut Vec<DefaultSta
     }
 }
 
-/// The running thread is about to end.
+/// Ends the running thread.
 fn end() {
     world(|world| {
         world.ready = world.ready.without(world.current);
@@ -583,12 +583,12 @@ fn end() {
     }
 }
 
-/// The schedule is over.
+/// Ends the schedule.
 pub fn stop() {
     RUNS.set(false);
 }
 
-/// Decides who goes on; true if that is another thread.
+/// Chooses the thread that runs next; returns true if it is another thread.
 fn choose(yields: bool) -> bool {
     let decided = world(|world| {
         let next = world.decide(yields)?;
@@ -600,7 +600,7 @@ fn choose(yields: bool) -> bool {
 fn switch(yields: bool) {
     if choose(yields) {
         let yielder = YIELDER.get();
-        // SAFETY: it is the running coroutine's, which is on its own stack.
+        // SAFETY: the yielder is that of the running coroutine, which is on its own stack.
         unsafe { &*yielder }.suspend(());
         YIELDER.set(yielder);
     }
@@ -613,7 +613,7 @@ pub fn point() {
     }
 }
 
-/// Lets another thread go on, if one can.
+/// Lets another thread run, if one can.
 pub fn give_way() {
     world(|world| world.steps += 1);
     switch(true);
@@ -647,9 +647,9 @@ pub fn sleep_for(time_ns: u64) {
     sleep(Wait::Time, until);
 }
 
-/// Lets so much time pass, and more until every other thread sleeps.
+/// Lets simulated time pass until every other thread sleeps, at least `time_ns`.
 pub fn rest(time_ns: u64) {
-    // Never at the same time as whoever looks at something every few milliseconds.
+    // Odd times, so as not to coincide with periodic polling.
     for odd in 1.. {
         sleep_for(time_ns + 77 + odd * 1_234_567);
         if world(|world| world.ready == Set::of(world.current)) {
@@ -658,11 +658,11 @@ pub fn rest(time_ns: u64) {
     }
 }
 
-/// Starts a thread; false where none can be had.
+/// Starts a thread; returns false if the creation fails.
 pub fn spawn(name: &'static str, of_program: bool, body: impl FnOnce() + 'static) -> bool {
     point();
     let started = world(|world| {
-        // Without it nobody completes anything for a program that makes no call.
+        // Without the reactor, the requests of a program that makes no call never complete.
         let refused = !of_program && name != "anyring-reactor" && world.random.once_in(world.threadless);
         if !refused {
             world.add_thread(name, of_program, Box::new(body));
@@ -673,17 +673,17 @@ pub fn spawn(name: &'static str, of_program: bool, body: impl FnOnce() + 'static
     started
 }
 
-/// Starts a thread of the system.
+/// Starts a system thread.
 pub fn add(name: &'static str, body: impl FnOnce() + 'static) {
     world(|world| world.add_thread(name, false, Box::new(body)));
 }
 
-/// True if the schedule runs still.
+/// True while the schedule runs.
 pub fn runs() -> bool {
     RUNS.get()
 }
 
-/// True if the machine is being worked on by the caller of this.
+/// True if the caller is within a call of [`world`].
 pub fn is_borrowed() -> bool {
     WORLD.get().is_none_or(|world| world.try_borrow_mut().is_err())
 }

@@ -1,8 +1,8 @@
-//! So many schedules of every family of programs, and that a replay is exact, whatever ran before.
+//! Runs schedules of every family of programs, and checks that a replay is exact, whatever ran before.
 
 use std::process::{Command, Output};
 
-/// Schedules of all families together; `ANYRING_SIMULATION_SCHEDULES` says otherwise.
+/// The number of schedules of all families together; `ANYRING_SIMULATION_SCHEDULES` overrides it.
 const SCHEDULES: u64 = 20_000;
 
 fn simulation(arguments: &[&str]) -> Output {
@@ -13,7 +13,7 @@ fn simulation(arguments: &[&str]) -> Output {
         .expect("the simulation starts")
 }
 
-/// So many hundredths of all schedules are about this.
+/// Runs this percentage of the schedules with a family; all must pass.
 fn passes(family: &str, hundredths: u64) {
     let all = std::env::var("ANYRING_SIMULATION_SCHEDULES")
         .map_or(SCHEDULES, |all| all.parse().expect("ANYRING_SIMULATION_SCHEDULES is a number of schedules"));
@@ -73,7 +73,7 @@ fn rings() {
     passes("rings", 10);
 }
 
-/// A schedule's report ends with what all its decisions, completions and calls come to: alone as behind others.
+/// A schedule's report ends with a hash of all its decisions, completions and calls, which is the same alone and after others.
 #[test]
 fn a_replay_is_exact() {
     let sum = |arguments: &[&str]| {
@@ -89,7 +89,7 @@ fn a_replay_is_exact() {
     }
 }
 
-/// The engine remembers nothing of the system, the descriptors and the rings of the schedules before.
+/// The engine keeps no state of the system, the descriptors and the rings of earlier schedules.
 #[test]
 fn no_schedule_depends_on_those_before_it() {
     const FAMILIES: [&str; 9] =

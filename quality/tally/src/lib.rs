@@ -1,8 +1,8 @@
-//! Counts of what tests compare and skip.
+//! Counts comparisons and skips of tests.
 //!
-//! A test runner counts a test that found nothing to test as passed. Tests that may find nothing say so here: each comparison and
-//! each skip adds a line to the file that `ANYRING_TALLY` names, which every process of a run appends to. Whoever runs the tests
-//! sums the lines up: `compared`, the test; `handed over`, the test; `skipped`, the test, the reason. Tabs stand between.
+//! A test runner counts a test that found nothing to test as passed. Such tests report it here: each comparison and each skip
+//! appends a line to the file that `ANYRING_TALLY` names, which all processes of a run share. The caller of the tests sums the
+//! lines: `compared`, the test; `handed over`, the test; `skipped`, the test, the reason; separated by tabs.
 
 use std::fs::File;
 use std::io::Write;
@@ -12,20 +12,20 @@ pub fn compared() {
     append("compared", None);
 }
 
-/// Counts a program of the running test whose rings were handed over to the kernel: there is none where the kernel gives no rings,
-/// so that such a program is no comparison that is missed there.
+/// Counts a program of the running test whose rings were handed over to the kernel. Without kernel rings there is no such program,
+/// so that its comparison is not missed then.
 pub fn handed_over() {
     append("handed over", None);
 }
 
-/// Counts something that the running test leaves out, and says why: `no kernel ring`, for example. The same reason has the same
-/// words everywhere, for skips are summed up by it.
+/// Counts a part of the running test that is skipped, with the reason, for example `no kernel ring`. Equal reasons must have
+/// equal words, because skips are summed by reason.
 pub fn skipped(reason: &str) {
     eprintln!("skipped: {reason}");
     append("skipped", Some(reason));
 }
 
-/// One write, so that the lines of processes do not mix.
+/// Appends a line by one write, so that lines of different processes do not mix.
 fn append(what: &str, reason: Option<&str>) {
     let Some(path) = std::env::var_os("ANYRING_TALLY") else { return };
     let thread = std::thread::current();

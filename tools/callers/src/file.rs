@@ -1,4 +1,4 @@
-//! A file with code: its unwind tables, and the names of what is in it.
+//! A file with code: its unwind tables, and its names.
 
 use std::cell::OnceCell;
 use std::fs::{File, OpenOptions};
@@ -13,12 +13,12 @@ use object::{Object, ObjectSection, ObjectSegment, ReadCache, SegmentFlags};
 
 use crate::names::{Names, unnamed};
 
-/// One of them.
+/// A file with code.
 pub struct CodeFile {
     path: PathBuf,
     code: Vec<Code>,
     sections: ExplicitModuleSectionInfo<Rc<[u8]>>,
-    /// Where its debug information is.
+    /// The file that has the debug information.
     debug: PathBuf,
     names: OnceCell<Option<Names>>,
 }
@@ -26,14 +26,14 @@ pub struct CodeFile {
 /// A segment with code.
 struct Code {
     range: Range<u64>,
-    /// Where it lies in memory before it is moved.
+    /// The address before relocation.
     address: u64,
-    /// Its alignment, which is that of the largest pages it is made for.
+    /// The alignment, which is that of the largest pages that the file supports.
     align: u64,
 }
 
 impl CodeFile {
-    /// Reads what is needed to unwind; `None` where that is no such file.
+    /// Reads the unwind tables; returns `None` if this is not a file with code.
     pub fn open(path: &Path) -> Option<CodeFile> {
         let content = content(path)?;
         let object = object::File::parse(&content).ok()?;
@@ -52,17 +52,17 @@ impl CodeFile {
         })
     }
 
-    /// The address, before the file is moved, of code that is mapped from an offset on.
+    /// Returns the address before relocation of code that is mapped from `offset`.
     pub fn address_of(&self, offset: u64) -> Option<u64> {
         address_of(&self.code, offset)
     }
 
-    /// The unwinder's module for the file's code, which lies in this range, moved by `bias`.
+    /// Returns the unwinder's module of the file's code, which lies in `range`, relocated by `bias`.
     pub fn module(&self, range: Range<u64>, bias: u64) -> Module<Rc<[u8]>> {
         Module::new(self.path.to_string_lossy().into_owned(), range, bias, self.sections.clone())
     }
 
-    /// The names at an address of the file, which is shown by `name`: the innermost function first.
+    /// Returns the names at an address of the file, which is shown as `name`: the innermost function first.
     pub fn names(&self, address: u64, name: &str) -> Vec<String> {
         match self.names.get_or_init(|| Names::of(&self.debug)) {
             Some(names) => names.at(address, name),
@@ -73,17 +73,17 @@ impl CodeFile {
 
 fn address_of(code: &[Code], offset: u64) -> Option<u64> {
     let exact = code.iter().find(|code| code.range.contains(&offset));
-    // Whole pages are mapped, with what stands before the code in the first.
+    // Whole pages are mapped, so the first page has bytes before the code.
     let begin = |code: &Code| code.range.start - code.range.start % code.align.max(1);
     let code =
         exact.or_else(|| code.iter().find(|code| (begin(code)..code.range.start).contains(&offset)))?;
     Some(code.address.wrapping_sub(code.range.start).wrapping_add(offset))
 }
 
-/// The contents of a file, read as they are needed; nothing where it is not a regular one. A file is not mapped: whoever shortens
-/// a mapped one ends who looks there.
+/// Returns the contents of a regular file, which are read on demand. The file is not mapped, because a reader of a mapped file
+/// gets SIGBUS if another process truncates the file.
 pub fn content(path: &Path) -> Option<ReadCache<File>> {
-    // A FIFO would have this wait for a writer.
+    // The open of a FIFO would wait for a writer.
     let file =
         OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path).ok()?;
     file.metadata().is_ok_and(|metadata| metadata.is_file()).then(|| ReadCache::new(file))
@@ -107,7 +107,7 @@ fn sections<'o>(object: &impl Object<'o>) -> ExplicitModuleSectionInfo<Rc<[u8]>>
     }
 }
 
-/// The file that distributions keep debug information in.
+/// Returns the file in which distributions keep debug information.
 fn separate<'o>(object: &impl Object<'o>) -> Option<PathBuf> {
     let id = object.build_id().ok()??;
     let digits: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -124,7 +124,7 @@ mod tests {
     fn code_is_mapped_from_the_beginning_of_its_page() {
         let code = |range, address| Code { range, address, align: 0x10000 };
         let code = [code(0x1_3100..0x1_5000, 0x2_3100), code(0x1_5000..0x1_6000, 0x4_5000)];
-        // With pages of 4 KiB, of 16 KiB, of 64 KiB.
+        // For pages of 4 KiB, of 16 KiB, of 64 KiB.
         for (offset, address) in [(0x1_3000, 0x2_3000), (0x1_0000, 0x2_0000), (0x1_5000, 0x4_5000)] {
             assert_eq!(address_of(&code, offset), Some(address));
         }

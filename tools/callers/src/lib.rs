@@ -1,9 +1,9 @@
-//! Which code of a traced program made a call (`anyring trace -k`).
+//! The code of a traced program that made a call (`anyring trace -k`).
 //!
-//! The program tells where its code lies, and at each call some registers and a copy of its stack. The copy is unwound here by
-//! the tables in the program's files, and addresses get the names that symbols and debug information give them.
+//! The program reports where its code lies, and at each call some registers and a copy of its stack. The copy is unwound here
+//! by the tables in the program's files, and addresses get names from symbols and debug information.
 //!
-//! What a program loads later it does not tell: where an address is nobody's, the reader looks at the program's mappings itself.
+//! Code that is loaded later is not reported: for an unknown address, the mappings of the program are read from /proc.
 
 mod arch;
 mod file;
@@ -18,12 +18,12 @@ use anyring_tracer::Callers;
 use file::CodeFile;
 use framehop::Unwinder as _;
 
-/// As many frames of a stack are named.
+/// The number of frames of a stack that get names.
 const MOST_FRAMES: usize = 64;
-/// The most files that are kept open.
+/// The maximum number of files that are kept open.
 const MOST_FILES: usize = 4096;
 
-/// All processes, and the files that their code is from.
+/// All processes, and the files with their code.
 #[derive(Default)]
 pub struct Stacks {
     processes: HashMap<u32, Process>,
@@ -34,17 +34,17 @@ pub struct Stacks {
 struct Process {
     mappings: Vec<Mapping>,
     unwinder: arch::Unwinder<Rc<[u8]>>,
-    /// Mappings were looked at for an address beyond those that were told.
+    /// Pages of unknown addresses for which the mappings have been read.
     looked: Vec<u64>,
 }
 
-/// Code of a file.
+/// A mapping of a file's code.
 #[derive(Clone)]
 struct Mapping {
     start: u64,
     end: u64,
     path: PathBuf,
-    /// The number that is added to an address of the file to get one of the process; `None` where the file cannot be read.
+    /// The number to add to an address of the file to get the address in the process; `None` if the file cannot be read.
     bias: Option<u64>,
     file: Option<Rc<CodeFile>>,
 }
@@ -75,7 +75,7 @@ impl Stacks {
         process.mappings.push(Mapping { start, end, path: path.to_owned(), bias, file });
     }
 
-    /// Looks at what a process has mapped by now, if it still is there.
+    /// Reads the current mappings of a process, if it still exists.
     fn look(&mut self, process: u32) {
         let text = std::fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
         for line in text.lines() {
@@ -85,8 +85,8 @@ impl Stacks {
         }
     }
 
-    /// An address in the instruction of each call on the stack, the innermost first. The registers and the stack hold the address
-    /// behind that instruction, which may belong to another function.
+    /// Returns an address within each call instruction on the stack, the innermost first. The registers and the stack have the
+    /// address after that instruction, which may belong to another function.
     fn addresses(&self, process: u32, called: &Called, stack: &[u8]) -> Vec<u64> {
         let Some(process) = self.processes.get(&process) else { return vec![called.ip.wrapping_sub(1)] };
         let mut read = |address: u64| {
@@ -107,7 +107,7 @@ impl Stacks {
         addresses
     }
 
-    /// An address that lies in nothing known, where nobody has looked for it yet.
+    /// True if an address lies in no known mapping, and the mappings have not been read for its page yet.
     fn unknown(&mut self, process: u32, addresses: &[u64]) -> bool {
         const PAGE: u64 = 4096;
         let process = self.processes.entry(process).or_default();
@@ -126,11 +126,11 @@ impl Process {
         self.mappings.iter().find(|mapping| (mapping.start..mapping.end).contains(&address))
     }
 
-    /// The names of an address, the innermost function that was inlined there first.
+    /// Returns the names of an address, the innermost inlined function first.
     fn names(&self, address: u64) -> Vec<String> {
         let Some(mapping) = self.mapping(address) else { return vec![format!("{address:#x}")] };
         let name = mapping.path.file_name().unwrap_or_default().to_string_lossy();
-        // The libraries by which the program came to be traced are not its own.
+        // Libraries of anyring, by which the program is traced, are not the program's own.
         if name.starts_with("libanyring_") {
             return Vec::new();
         }
@@ -166,7 +166,7 @@ impl Callers for Stacks {
     }
 }
 
-/// The range, the offset and the path of a line of `/proc/PID/maps` about a file's code.
+/// Parses a line of `/proc/PID/maps` that is about a file's code: its range, offset and path.
 fn parse(line: &str) -> Option<(u64, u64, u64, &Path)> {
     let mut words = line.splitn(6, ' ');
     let (start, end) = words.next()?.split_once('-')?;
@@ -182,11 +182,11 @@ fn parse(line: &str) -> Option<(u64, u64, u64, &Path)> {
 mod tests {
     use super::*;
 
-    /// This very place, and the stack from here.
+    /// Returns the registers at this place, and the stack from here.
     #[inline(always)]
     fn here() -> (Called, Vec<u8>) {
         let called = arch::here();
-        // SAFETY: the stacks of tests' threads have frames of that size behind them.
+        // SAFETY: the stacks of test threads have frames of that size above this one.
         let stack = unsafe { std::slice::from_raw_parts(called.sp as *const u8, 1024) };
         (called, stack.to_vec())
     }
@@ -205,7 +205,7 @@ mod tests {
         let has = |name: &str| frames.iter().position(|frame| frame.contains(name));
         let (inner, outer) = (has("a_function_with_a_name"), has("functions_of_this_program_are_found"));
         assert!(inner.is_some() && inner < outer, "{frames:#?}");
-        // A child has the same code.
+        // A child has the same code as its parent.
         stacks.started(1, process);
         assert_eq!(stacks.frames(1, &called, &stack), frames);
         stacks.ended(process);
@@ -246,7 +246,7 @@ mod tests {
         assert!(stacks.frames(7, &called, &[]).len() <= 1);
     }
 
-    /// A directory of this test.
+    /// Creates a directory of this test.
     fn directory(name: &str) -> PathBuf {
         let directory = std::env::temp_dir().join(format!("anyring-callers-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
@@ -273,14 +273,14 @@ mod tests {
         let (called, stack) = a_function_with_a_name();
         let frames = stacks.frames(7, &called, &stack);
         assert!(has(&frames, "a_function_with_a_name"), "{frames:#?}");
-        // As short as it is when it is first met, it has none.
+        // A file that is truncated before it is first read has no names.
         stacks = Stacks::default();
         stacks.mapped(7, &Mapped { start: called.ip & !4095, end: called.ip | 4095, offset: 0 }, &copy);
         assert_eq!(stacks.frames(7, &called, &stack), [format!("{:#x} (copy)", called.ip - 1)]);
         std::fs::remove_dir_all(directory).unwrap();
     }
 
-    /// A path of a traced program may be anything by the time it is looked at.
+    /// The path of a traced program may lead to anything when it is opened.
     #[test]
     fn what_is_no_file_is_not_waited_for() {
         let directory = directory("fifo");

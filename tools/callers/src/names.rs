@@ -1,6 +1,6 @@
 //! Names for the addresses of a file: functions and lines by its debug information, else symbols.
 //!
-//! All that is needed is copied. The file is another program's, which may change or shorten it at any time.
+//! All needed data is copied: another program may change or truncate the file at any time.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use crate::file::content;
 
 pub struct Names {
     context: Option<Context<EndianRcSlice<RunTimeEndian>>>,
-    /// By their addresses.
+    /// Symbols, sorted by address.
     symbols: Vec<Symbol>,
 }
 
@@ -24,7 +24,7 @@ struct Symbol {
 }
 
 impl Names {
-    /// The names of a file; none where that is no such file.
+    /// Reads the names of a file; returns `None` if it is not a file with code.
     pub fn of(path: &Path) -> Option<Names> {
         let content = content(path)?;
         let object = object::File::parse(&content).ok()?;
@@ -35,7 +35,7 @@ impl Names {
         Some(Names { context: context(&object), symbols })
     }
 
-    /// The names at an address of the file, which is shown by `name`: the innermost function first.
+    /// Returns the names at an address of the file, which is shown as `name`: the innermost function first.
     pub fn at(&self, address: u64, name: &str) -> Vec<String> {
         let names = self.functions(address, name);
         if !names.is_empty() {
@@ -53,7 +53,7 @@ impl Names {
     fn functions(&self, address: u64, name: &str) -> Vec<String> {
         let mut names = Vec::new();
         let Some(context) = &self.context else { return names };
-        // Debug information in files beside is not looked for: it names them.
+        // Debug information in separate files, which this one names, is not read.
         let Ok(mut frames) = context.find_frames(address).skip_all_loads() else { return names };
         while let Ok(Some(frame)) = frames.next() {
             let Some(function) = &frame.function else { continue };
@@ -74,7 +74,7 @@ impl Names {
     }
 }
 
-/// The text for an address of which nothing is known.
+/// Returns the text for an address without a name.
 pub fn unnamed(address: u64, name: &str) -> String {
     format!("{address:#x} ({name})")
 }
@@ -99,7 +99,7 @@ fn context<'o>(object: &impl Object<'o>) -> Option<Context<EndianRcSlice<RunTime
     Context::from_dwarf(gimli::Dwarf::load(load).ok()?).ok()
 }
 
-/// A path without its directories.
+/// Returns a path without its directories.
 fn last(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }

@@ -1,12 +1,12 @@
-//! Which faults are on, as users say it.
+//! The user's choice of faults.
 
 use anyring_chaos_plan::{Class, Fault, Faults};
 
-/// The faults of a list: names, `all`, or a class (`ordinary`, `failure`, `strict`), with `!` in front the other way
-/// around. A list that begins with `!` leaves out of the ordinary ones.
+/// Parses a list of faults: names, `all`, or a class (`ordinary`, `failure`, `strict`); `!` in front excludes. A
+/// list that begins with `!` excludes from the ordinary faults.
 ///
 /// # Errors
-/// What is not known.
+/// Returns the unknown name.
 pub fn choose(list: &str) -> Result<Faults, String> {
     let words: Vec<&str> = list.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
     let starts_without = words.first().is_some_and(|word| word.starts_with('!'));
@@ -37,7 +37,7 @@ fn named(name: &str) -> Option<Faults> {
     }
 }
 
-/// The names that [`choose`] knows, in one line.
+/// Returns the names that [`choose`] knows, in one line.
 pub fn known() -> String {
     let names = Fault::ALL.iter().map(|fault| fault.name());
     ["all", "ordinary", "failure", "strict"].into_iter().chain(names).collect::<Vec<_>>().join(", ")

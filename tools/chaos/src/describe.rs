@@ -6,7 +6,7 @@ use anyring_engine::support::REGISTRATIONS;
 
 use crate::Injected;
 
-/// `READ #12 of ring 1: short (a transfer moves only a part)`.
+/// Returns a text such as `READ #12 of ring 1: short (a transfer moves only a part)`.
 pub fn describe(injected: &Injected) -> String {
     let Injected { fault, serial, ring, process, pid, .. } = *injected;
     let subject = subject(injected);
@@ -22,7 +22,7 @@ pub fn describe(injected: &Injected) -> String {
     text
 }
 
-/// The name of what met the fault: an operation, or a call.
+/// Returns the name of the operation or call that met the fault.
 pub(crate) fn subject(injected: &Injected) -> String {
     match injected.fault.met_by() {
         Met::Setup => "setup".to_owned(),
@@ -31,7 +31,7 @@ pub(crate) fn subject(injected: &Injected) -> String {
             let name = REGISTRATIONS.of(u32::from(injected.opcode));
             format!("register({})", name.map_or_else(|| injected.opcode.to_string(), str::to_owned))
         }
-        // It has a number of its own.
+        // Notifications are numbered separately.
         Met::Request if injected.fault == Fault::NotificationLate => "notification".to_owned(),
         Met::Request => {
             let known = ops::ROWS.iter().find(|op| u16::from(op.code) == injected.opcode);

@@ -1,4 +1,4 @@
-//! The judgement of runs: what is a failure.
+//! The judgement of runs: which ones fail.
 
 use std::fmt;
 
@@ -6,23 +6,23 @@ use regex_lite::Regex;
 
 use crate::{End, Outcome};
 
-/// By what a run fails, beside ending otherwise than without faults.
+/// The conditions of failure, besides an end that differs from the end without faults.
 #[derive(Clone, Debug, Default)]
 pub struct Rule {
-    /// A run fails where its output matches this, and only there.
+    /// If set, a run fails exactly if its output matches.
     pub expect: Option<Regex>,
-    /// A run fails, too, where it prints something else on standard output than without faults.
+    /// If set, a run also fails if its standard output differs from that without faults.
     pub compare: bool,
 }
 
-/// How a run failed. Two runs that failed in the same way are equal.
+/// How a run failed. Two runs are equal if they failed in the same way.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Failure {
-    /// The run ended so, and without faults it does not.
+    /// The run ended in a way in which it does not end without faults.
     End(End),
-    /// Its output matches what was looked for.
+    /// The output of the run matches the expression.
     Matches(String),
-    /// The run printed something else on standard output.
+    /// The standard output of the run differs.
     Differs,
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Tells failures, by what the program does without faults.
+/// Finds failures, by comparison with a run without faults.
 #[derive(Debug)]
 pub struct Judge {
     rule: Rule,
@@ -44,10 +44,10 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// With the outcome of a run without faults.
+    /// Creates a judge from the outcome of a run without faults.
     ///
     /// # Errors
-    /// Why nothing can be told by it.
+    /// Returns why that outcome cannot be used.
     pub fn new(rule: Rule, reference: Outcome) -> Result<Judge, String> {
         if reference.end == End::Hang {
             return Err("the program does not end in time without faults either".to_owned());
@@ -59,7 +59,7 @@ impl Judge {
         }
     }
 
-    /// How the run failed, if it did.
+    /// Returns how the run failed, if it did.
     pub fn judge(&self, outcome: &Outcome) -> Option<Failure> {
         if let Some(expect) = &self.rule.expect {
             let matches = [&outcome.stdout, &outcome.stderr]
@@ -73,13 +73,13 @@ impl Judge {
         (self.rule.compare && outcome.stdout != self.reference.stdout).then_some(Failure::Differs)
     }
 
-    /// How the program fails without faults, where a run that ends so passes.
+    /// Returns how the program fails without faults, if a run that ends so passes.
     pub fn fails_without_faults(&self) -> Option<End> {
         let end = self.reference.end;
         (self.rule.expect.is_none() && end != End::Exit(0)).then_some(end)
     }
 
-    /// How the program ends without faults.
+    /// Returns the outcome of the run without faults.
     pub fn reference(&self) -> &Outcome {
         &self.reference
     }

@@ -1,4 +1,4 @@
-//! Runs a command with a plan, and sees it to its end.
+//! Runs a command with a plan, and waits for its end.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -12,17 +12,17 @@ use std::time::{Duration, Instant};
 
 use crate::{End, Outcome};
 
-/// The most that is kept of an output. A program in an endless loop of messages must not fill the memory.
+/// The maximum size of a kept output: a program that prints endlessly must not fill the memory.
 const MOST_OUTPUT: usize = 16 << 20;
-/// How often a wait looks whether it has been interrupted.
+/// The interval in which a wait checks for interruption.
 const LOOKS: Duration = Duration::from_millis(100);
 
-/// The destination of the program's input and output.
+/// The streams of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Output {
     /// The streams are this process's own.
     Inherited,
-    /// The output is kept; the input is this process's own.
+    /// The output is kept; the input is that of this process.
     Kept,
     /// The output is kept; there is no input.
     Alone,
@@ -33,22 +33,22 @@ pub enum Output {
 pub struct Launch {
     /// The command that brings the engine into a program.
     pub command: PathBuf,
-    /// Its arguments; behind them come the plan's path, `--`, and the program.
+    /// The command's arguments; the plan's path, `--`, and the program follow them.
     pub arguments: Vec<OsString>,
     /// The program and its arguments.
     pub program: Vec<OsString>,
-    /// A program that runs longer hangs, and is killed.
+    /// The time after which a running program counts as hanging, and is killed.
     pub timeout: Option<Duration>,
 }
 
 impl Launch {
-    /// Runs the program with the plan at a path. Where the output is kept, or time is limited, it has a process group of
-    /// its own, and what is left of that when the program has ended is killed.
+    /// Runs the program with the plan at a path. If the output is kept, or time is limited, the program has its own
+    /// process group, and processes of the group that remain after the program's end are killed.
     ///
-    /// `None`: it was interrupted.
+    /// Returns `None` if the run was interrupted.
     ///
     /// # Errors
-    /// Those of starting the command.
+    /// Returns errors of starting the command.
     pub fn run(&self, plan: &Path, output: Output, interrupted: &AtomicBool) -> io::Result<Option<Outcome>> {
         let has_group = output != Output::Inherited || self.timeout.is_some();
         let mut command = Command::new(&self.command);
@@ -67,7 +67,7 @@ impl Launch {
     }
 }
 
-/// A pipe from the program, and what came of it.
+/// A pipe from the program, and its output so far.
 struct Stream {
     pipe: Option<File>,
     kept: Vec<u8>,
@@ -89,10 +89,10 @@ impl Stream {
         self.pipe.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
-    /// Takes what is there; at the pipe's end, or an error, that is over.
+    /// Reads what is available; closes the pipe at its end, or after an error.
     fn take(&mut self) {
         let mut part = [0; 1 << 16];
-        // As much at a time, so that a writer without end cannot keep the time limit from being seen.
+        // A limited amount, so that an endless output does not delay the check of the time limit.
         for _ in 0..16 {
             let Some(pipe) = &mut self.pipe else { return };
             match pipe.read(&mut part) {
@@ -109,7 +109,7 @@ impl Stream {
     }
 }
 
-/// A program that was started. It is killed with its group when this is dropped.
+/// A program that was started. Dropping the value kills it and its group.
 struct Running {
     child: Child,
     has_group: bool,
@@ -120,14 +120,14 @@ struct Running {
 
 impl Running {
     fn new(mut child: Child, has_group: bool) -> io::Result<Running> {
-        // SAFETY: asks for a descriptor of a child that nobody has waited for.
+        // SAFETY: gets a descriptor of a child that has not been waited for.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id() as libc::pid_t, 0) };
         let process = if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(fd as i32) };
         let process = process.inspect_err(|_| {
             let _ = child.kill();
             let _ = child.wait();
         })?;
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: the descriptor is fresh, and owned by nothing else.
         let process = unsafe { OwnedFd::from_raw_fd(process) };
         let (stdout, stderr) = (Stream::of(child.stdout.take())?, Stream::of(child.stderr.take())?);
         Ok(Running { child, has_group, process, stdout, stderr })
@@ -160,22 +160,22 @@ impl Running {
         Ok(Some(Outcome { end, stdout, stderr }))
     }
 
-    /// Takes what comes for a while; true once the program has ended.
+    /// Reads output for a while; returns true if the program has ended.
     fn wait(&mut self, time: Duration) -> bool {
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut entries = [entry(self.process.as_raw_fd()), entry(self.stdout.fd()), entry(self.stderr.fd())];
         let time_ms = time.as_millis().max(1) as i32;
-        // SAFETY: so many entries.
+        // SAFETY: the array has the given number of entries.
         unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, time_ms) };
         self.stdout.take();
         self.stderr.take();
         entries[0].revents != 0
     }
 
-    /// Kills the program, or all of its group.
+    /// Kills the program, or its whole group.
     fn kill(&self) {
         let process = self.child.id() as libc::pid_t;
-        // SAFETY: sends a signal to a child, or its group, that nobody has waited for: the number is still its own.
+        // SAFETY: signals a child, or its group, that has not been waited for: the number is still its own.
         unsafe { libc::kill(if self.has_group { -process } else { process }, libc::SIGKILL) };
     }
 }
@@ -200,7 +200,7 @@ fn end_of(status: ExitStatus) -> End {
 mod tests {
     use super::*;
 
-    /// The command is a shell that passes over the plan's path and `--`, and executes what follows.
+    /// Runs a shell as the command, which ignores the plan's path and `--`, and executes the program.
     fn run(script: &str, output: Output, timeout: Option<Duration>) -> Outcome {
         let arguments = ["-c", "shift 2; exec \"$@\"", "sh"].map(OsString::from).to_vec();
         let program = ["sh", "-c", script].map(OsString::from).to_vec();
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn a_hang_is_killed_with_what_it_started() {
         let script = "sleep 1000 & echo $!; wait";
-        // Where a shell is slow to begin, it takes longer to hang.
+        // A shell that is slow to start needs a longer timeout.
         let hang = |timeout| run(script, Output::Alone, Some(Duration::from_millis(timeout)));
         let outcome = [300, 3000, 30_000].into_iter().map(hang).find(|outcome| !outcome.stdout.is_empty());
         let outcome = outcome.expect("a shell that begins within half a minute");

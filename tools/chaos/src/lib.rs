@@ -1,10 +1,10 @@
-//! Programs under chaos: which faults they meet is decided by a seed ([`anyring_chaos_plan`]).
+//! Programs under chaos: a seed decides which faults they meet ([`anyring_chaos_plan`]).
 //!
-//! [`Runner::run`] runs a program once, with the faults of a [`Dose`], and tells its [`Outcome`] and what was injected.
-//! [`Judge`] tells a failure from what the program does without faults. [`search`] goes through seeds, [`shrink`] finds the
-//! few faults that still make the program fail, [`Record`] keeps them in a file.
+//! [`Runner::run`] runs a program once, with the faults of a [`Dose`], and returns its [`Outcome`] and the injected faults.
+//! [`Judge`] distinguishes a failure from the program's behaviour without faults. [`search`] tries seeds, [`shrink`] finds
+//! the few faults that still make the program fail, [`Record`] keeps them in a file.
 //!
-//! Nothing here knows how the engine is brought into a program: that is the caller's, who says which command does it
+//! This crate does not know how the engine is brought into a program: the caller provides the command for that
 //! ([`Launch`]).
 
 mod choice;

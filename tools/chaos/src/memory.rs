@@ -1,11 +1,11 @@
-//! The plan's memory, as the process has it that makes the plan.
+//! The plan's memory in the process that creates the plan.
 
 use std::io;
 
 use anyring_chaos_plan::{Entry, Fault, Mode, Plan, Settings, bytes};
 use anyring_mapping::SharedFile;
 
-/// How many faults the log has room for: 3 MiB. Processes map all of it at once, which takes time for each page.
+/// The number of faults in the log: 3 MiB. Each process maps the whole log, which takes time for each page.
 const ROOM: usize = 1 << 16;
 
 /// The faults that a run meets.
@@ -13,22 +13,22 @@ const ROOM: usize = 1 << 16;
 pub struct Dose {
     /// The settings from which faults are drawn.
     pub settings: Settings,
-    /// Only decisions with these ids are carried out, if there is a list.
+    /// If set, only decisions with these ids are carried out.
     pub only: Option<Vec<u64>>,
 }
 
 impl Dose {
-    /// All that the seed decides.
+    /// Creates a dose with all faults that the seed decides.
     pub fn of(settings: Settings) -> Dose {
         Dose { settings, only: None }
     }
 
-    /// None of it.
+    /// Creates a dose without faults.
     pub fn nothing(settings: Settings) -> Dose {
         Dose { settings, only: Some(Vec::new()) }
     }
 
-    /// The dose that has only these of its faults.
+    /// Creates a dose with only these faults.
     pub fn only(settings: Settings, injected: &[Injected]) -> Dose {
         let mut ids: Vec<u64> = injected.iter().map(|one| one.id).collect();
         ids.sort_unstable();
@@ -40,19 +40,19 @@ impl Dose {
 /// A fault that was injected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Injected {
-    /// The number that tells the decision from others.
+    /// The number that identifies the decision.
     pub id: u64,
-    /// Which fault.
+    /// The fault.
     pub fault: Fault,
-    /// The operation; of calls, that of `register`, or 0.
+    /// The operation; for calls, the operation of `register`, or 0.
     pub opcode: u16,
-    /// Which request or call of its ring.
+    /// The number of the request or call in its ring.
     pub serial: u64,
-    /// Which ring of its process.
+    /// The number of the ring in its process.
     pub ring: u32,
     /// The path of the process.
     pub process: u64,
-    /// The process, as it calls itself.
+    /// The process ID, as the process sees it.
     pub pid: u32,
 }
 
@@ -71,18 +71,18 @@ impl From<Entry> for Injected {
     }
 }
 
-/// A plan in a file in memory, which other processes open by its path.
+/// A plan in a memory file, which other processes open by its path.
 pub struct SharedPlan {
-    /// Lies in the file.
+    /// The plan, which lies in the file.
     plan: Plan,
     file: SharedFile,
 }
 
 impl SharedPlan {
-    /// Makes one.
+    /// Creates a shared plan.
     ///
     /// # Errors
-    /// Those of `memfd_create`, `ftruncate` and `mmap`.
+    /// Returns errors of `memfd_create`, `ftruncate` and `mmap`.
     pub fn new(dose: &Dose) -> io::Result<SharedPlan> {
         let mode = dose.only.as_deref().map_or(Mode::Random, Mode::Only);
         let file = SharedFile::new(c"anyring-chaos", bytes(mode, ROOM))
@@ -92,17 +92,17 @@ impl SharedPlan {
         Ok(SharedPlan { plan, file })
     }
 
-    /// Where processes of this user find it, as long as it is there.
+    /// Returns the path by which processes of this user open the plan, while this value exists.
     pub fn path(&self) -> String {
         self.file.path()
     }
 
-    /// The faults that were injected so far, and how many found no room in the log.
+    /// Returns the faults injected so far, and the number of faults that did not fit into the log.
     pub fn injected(&self) -> (Vec<Injected>, u64) {
         (self.plan.log().map(Injected::from).collect(), self.plan.unlogged())
     }
 
-    /// The plan.
+    /// Returns the plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }

@@ -5,11 +5,11 @@ use std::fmt;
 /// How a program ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// With this status.
+    /// The program exited with this status.
     Exit(i32),
-    /// By this signal.
+    /// The program was killed by this signal.
     Signal(i32),
-    /// Not in time; it was killed.
+    /// The program did not end in time, and was killed.
     Hang,
 }
 
@@ -38,13 +38,13 @@ fn signal_name(signal: i32) -> &'static str {
     }
 }
 
-/// How a program ended, and what it printed, if that was kept.
+/// How a program ended, and its output, if that was kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// How it ended.
+    /// How the program ended.
     pub end: End,
-    /// Its standard output.
+    /// The program's standard output.
     pub stdout: Vec<u8>,
-    /// Its standard error.
+    /// The program's standard error.
     pub stderr: Vec<u8>,
 }

@@ -1,4 +1,4 @@
-//! The record of what a run met, in a file.
+//! The record of the faults of a run, in a file.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,25 +12,25 @@ use crate::{Dose, Injected, describe};
 
 const VERSION: u32 = 1;
 
-/// The file, as JSON. It repeats a run: which decisions are made follows from the seed, the rate and the faults, which of
-/// them are carried out from the ids.
+/// The contents of the file, as JSON. They repeat a run: the seed, the rate and the faults determine the decisions, and
+/// the ids select those that are carried out.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// That of this form.
+    /// The version of this format.
     pub version: u32,
     /// The number from which the faults are drawn.
     pub seed: u64,
-    /// How probable each fault is.
+    /// The probability of each fault.
     pub rate: f64,
     /// The faults that are on, by name.
     pub faults: Vec<String>,
-    /// How long pauses last and how late completions come, if that is not decided for each.
+    /// How long pauses last and how late completions are, if that is not decided for each of them.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub delay_ns: Option<u64>,
     /// The program and its arguments.
     pub program: Vec<String>,
-    /// How it failed, in words, if it did.
+    /// The failure in words, if the run failed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failure: Option<String>,
     /// The faults that were injected.
@@ -41,25 +41,25 @@ pub struct Record {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedFault {
-    /// The number that tells the decision from others: 16 hexadecimal digits. It alone says what is repeated.
+    /// The number that identifies the decision: 16 hexadecimal digits. Only this field is used for a replay.
     pub id: String,
-    /// Which fault.
+    /// The name of the fault.
     pub fault: String,
     /// The operation or the call that met it.
     pub subject: String,
-    /// Which request or call of its ring.
+    /// The number of the request or call in its ring.
     pub serial: u64,
-    /// Which ring of its process.
+    /// The number of the ring in its process.
     pub ring: u32,
-    /// All of it in words.
+    /// The whole fault in words.
     pub description: String,
 }
 
 impl Record {
-    /// Of a run.
+    /// Creates the record of a run.
     ///
     /// # Errors
-    /// Where an argument of the program is no UTF-8, which JSON cannot hold.
+    /// Fails if an argument of the program is not UTF-8, which JSON requires.
     pub fn new(
         settings: Settings,
         program: &[OsString],
@@ -82,10 +82,10 @@ impl Record {
         })
     }
 
-    /// Reads a file.
+    /// Reads a record from a file.
     ///
     /// # Errors
-    /// Why it cannot be used.
+    /// Returns why the file cannot be used.
     pub fn read(path: &Path) -> Result<Record, String> {
         let text = fs::read(path).map_err(|error| error.to_string())?;
         let record: Record = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
@@ -96,20 +96,20 @@ impl Record {
         Ok(record)
     }
 
-    /// Writes a file.
+    /// Writes the record to a file.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Returns errors of the file system.
     pub fn write(&self, path: &Path) -> std::io::Result<()> {
         let mut text = serde_json::to_string_pretty(self).map_err(std::io::Error::other)?;
         text.push('\n');
         fs::write(path, text)
     }
 
-    /// The dose for a run that repeats this one.
+    /// Returns the dose for a run that repeats this one.
     ///
     /// # Errors
-    /// What of it is not known.
+    /// Returns what is unknown in the record.
     pub fn dose(&self) -> Result<Dose, String> {
         let mut faults = Faults::NONE;
         for name in &self.faults {
@@ -127,10 +127,10 @@ impl Record {
     }
 }
 
-/// A probability as faults per million.
+/// Converts a probability to faults per million.
 ///
 /// # Errors
-/// Where it is none.
+/// Fails if the number is not a probability.
 pub fn rate(probability: f64) -> Result<u32, String> {
     if !(0.0..=1.0).contains(&probability) {
         return Err(format!("a rate is a probability, from 0 to 1, and {probability} is none"));

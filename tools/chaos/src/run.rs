@@ -5,30 +5,30 @@ use std::sync::atomic::AtomicBool;
 
 use crate::{Dose, Injected, Launch, Outcome, Output, SharedPlan};
 
-/// Runs a program, as often as wanted, from several threads where wanted.
+/// Runs a program any number of times, possibly from several threads.
 pub struct Runner<'a> {
-    /// How it is started.
+    /// How the program is started.
     pub launch: Launch,
-    /// Runs end, and none begins, once this is true.
+    /// When this is true, runs end and no further run begins.
     pub interrupted: &'a AtomicBool,
 }
 
 /// The result of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// How the program ended.
+    /// The outcome of the program.
     pub outcome: Outcome,
-    /// The faults that were injected, in about the order in which they were.
+    /// The faults that were injected, roughly in order.
     pub injected: Vec<Injected>,
-    /// How many faults more were injected than the log has room for.
+    /// The number of injected faults that did not fit into the log.
     pub unlogged: u64,
 }
 
 impl Runner<'_> {
-    /// Runs the program once. `None`: it was interrupted.
+    /// Runs the program once. Returns `None` if the run was interrupted.
     ///
     /// # Errors
-    /// Those of making the plan and of starting the command.
+    /// Returns errors of creating the plan and of starting the command.
     pub fn run(&self, dose: &Dose, output: Output) -> io::Result<Option<Report>> {
         let plan = SharedPlan::new(dose)?;
         let outcome = self.launch.run(plan.path().as_ref(), output, self.interrupted)?;

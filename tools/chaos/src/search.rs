@@ -1,4 +1,4 @@
-//! Goes through seeds.
+//! Tries seeds.
 
 use std::io;
 use std::num::NonZero;
@@ -9,16 +9,16 @@ use anyring_chaos_plan::Settings;
 
 use crate::{Dose, Failure, Judge, Output, Report, Runner};
 
-/// Which seeds, and how.
+/// The seeds of a search, and its options.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
-    /// The settings of the first run; the seeds of others follow.
+    /// The settings of the first run; the other runs use the following seeds.
     pub first: Settings,
-    /// How many seeds.
+    /// The number of seeds.
     pub runs: u64,
-    /// How many at a time.
+    /// The number of concurrent runs.
     pub jobs: NonZero<usize>,
-    /// Not only up to the first failure.
+    /// True to continue after the first failure.
     pub keeps_going: bool,
 }
 
@@ -27,16 +27,16 @@ pub struct Search {
 pub struct Found {
     /// The seed.
     pub seed: u64,
-    /// How.
+    /// How the run failed.
     pub failure: Failure,
-    /// The run.
+    /// The report of the run.
     pub report: Report,
 }
 
-/// Runs the program with one seed after the other; what failed, by seeds. Each run is told of when it has ended.
+/// Runs the program with one seed after the other; returns the failures, by seed. Calls `tell` after each run.
 ///
 /// # Errors
-/// Those of [`Runner::run`].
+/// Returns errors of [`Runner::run`].
 pub fn search(
     runner: &Runner<'_>,
     judge: &Judge,

@@ -6,11 +6,11 @@ use std::num::NonZero;
 use crate::{Dose, Failure, Injected, Judge, Output, Report, Runner};
 use anyring_chaos_plan::Settings;
 
-/// The smallest part of `all` for which `fails` holds that delta debugging finds (Zeller and Hildebrandt's `ddmin`): none of
-/// it can be left out alone. `fails` holds for `all`.
+/// Returns a minimal part of `all` for which `fails` holds, by delta debugging (Zeller and Hildebrandt's `ddmin`): no single
+/// element of it can be left out. `fails` must hold for `all`.
 ///
 /// # Errors
-/// Those of `fails`.
+/// Returns errors of `fails`.
 pub fn ddmin<T: Clone, E>(all: &[T], mut fails: impl FnMut(&[T]) -> Result<bool, E>) -> Result<Vec<T>, E> {
     let mut kept = all.to_vec();
     let mut parts = 2;
@@ -21,14 +21,14 @@ pub fn ddmin<T: Clone, E>(all: &[T], mut fails: impl FnMut(&[T]) -> Result<bool,
             None => parts = (parts * 2).min(kept.len()),
         }
     }
-    // The program may fail so without any of them, where it does not always do the same.
+    // A program that does not always behave alike may fail without any of them.
     if kept.len() == 1 && fails(&[])? {
         kept.clear();
     }
     Ok(kept)
 }
 
-/// One of so many parts, or all but one, for which it holds; and into how many parts that is to be cut.
+/// Returns one of `parts` parts, or all but one, that still fails, and the number of parts for the next step.
 fn smaller<T: Clone, E>(
     kept: &[T],
     parts: usize,
@@ -54,11 +54,11 @@ fn smaller<T: Clone, E>(
     Ok(None)
 }
 
-/// The run in which the program fails in this way with these faults, if one of so many does. `Err(None)`: it was
-/// interrupted.
+/// Runs the program up to `tries` times; returns the report of a run that fails in this way with this dose, if
+/// there is one. `Err(None)`: the search was interrupted.
 ///
 /// # Errors
-/// Those of [`Runner::run`].
+/// Returns errors of [`Runner::run`].
 pub fn fails_in(
     runner: &Runner<'_>,
     judge: &Judge,
@@ -75,13 +75,13 @@ pub fn fails_in(
     Ok(None)
 }
 
-/// The few of the faults with which the program still fails in the same way. Each candidate is tried so often. `tell` hears
-/// how many faults are left and how many runs there were.
+/// Finds the few faults with which the program still fails in the same way. Each candidate is tried several times. `tell`
+/// gets the number of faults left and the number of runs.
 ///
-/// `Ok(None)`: it does not fail in this way with all of them either. `Err(None)`: it was interrupted.
+/// `Ok(None)`: the program does not fail in this way even with all faults. `Err(None)`: the search was interrupted.
 ///
 /// # Errors
-/// Those of [`Runner::run`].
+/// Returns errors of [`Runner::run`].
 pub fn shrink(
     runner: &Runner<'_>,
     judge: &Judge,
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn nothing_can_be_left_out_of_what_is_found() {
-        // Any three of them.
+        // Any three elements fail.
         let all: Vec<u32> = (0..40).collect();
         let found = ddmin(&all, |some| Ok::<_, Infallible>(some.len() >= 3)).unwrap();
         assert_eq!(found.len(), 3);

@@ -1,4 +1,4 @@
-//! `anyring chaos`: runs a program among faults that the ABI allows (crate `anyring-chaos`).
+//! `anyring chaos`: runs a program with faults that the ABI allows (crate `anyring-chaos`).
 //!
 //! Each run is an `anyring run` with a plan, whose path the program finds in `ANYRING_CHAOS`.
 
@@ -23,22 +23,22 @@ use crate::cli::Chaos;
 use crate::library;
 use crate::status::{self, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE, quoted};
 
-/// How probable faults are if nothing else is said: in a million.
+/// The default probability of faults, per million.
 const RATE: u32 = 20_000;
-/// How long runs may take if nothing else is said, where there are many.
+/// The default time limit of each of several runs.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// More faults of a run are not printed.
+/// The number of faults of a run that are printed.
 const MOST_PRINTED: usize = 20;
-/// A run fails, of several.
+/// The exit status if one of several runs fails.
 const FAILED: u8 = 1;
-/// A single run hangs; as `timeout(1)`.
+/// The exit status if a single run hangs, as of `timeout(1)`.
 const HANG: u8 = 124;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Why this command gives up.
+/// Why this command stops early.
 enum Stop {
-    /// The failure, and what to do.
+    /// A failure, and what to do.
     Own(String, &'static str),
     Interrupted,
 }
@@ -55,7 +55,7 @@ impl From<Option<io::Error>> for Stop {
     }
 }
 
-/// Runs the program, once or often.
+/// Runs the program once or repeatedly.
 pub fn chaos(arguments: &Chaos) -> ExitCode {
     if arguments.list_faults {
         return list_faults();
@@ -90,12 +90,12 @@ fn list_faults() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The session that was asked for, understood.
+/// The session that the arguments describe.
 struct Session<'a> {
     arguments: &'a Chaos,
-    /// Of the first run, which sees whether the engine can be brought into the program.
+    /// The runner of the first run, which checks whether the engine can be brought into the program.
     first: Runner<'static>,
-    /// Of the others.
+    /// The runner of the other runs.
     runner: Runner<'static>,
     dose: Dose,
 }
@@ -141,7 +141,7 @@ impl Session<'_> {
         }
     }
 
-    /// A single run, as the program would run without this command.
+    /// Runs the program once, with the streams that it has without this command.
     fn once(&self, rule: Rule) -> Result<ExitCode, Stop> {
         let seed = self.dose.settings.seed;
         let judge = if rule.compare { Some(self.judge(rule.clone())?) } else { None };
@@ -178,7 +178,7 @@ impl Session<'_> {
         })
     }
 
-    /// The judge that tells failures, made by a run without faults.
+    /// Creates the judge, by a run without faults.
     fn judge(&self, rule: Rule) -> Result<Judge, Stop> {
         leave_interrupts_to_the_program(false);
         let dose = Dose::nothing(self.dose.settings);
@@ -201,7 +201,7 @@ impl Session<'_> {
         Ok(judge)
     }
 
-    /// Goes through seeds; what failed.
+    /// Tries seeds; returns those that failed.
     fn search(&self, rule: Rule, runs: u64) -> Result<Vec<Found>, Stop> {
         let judge = self.judge(rule)?;
         self.search_with(&judge, runs)
@@ -309,7 +309,7 @@ impl Session<'_> {
         })
     }
 
-    /// The command that runs a seed again.
+    /// Returns the command that runs a seed again.
     fn command(&self, seed: u64) -> String {
         let mut words: Vec<OsString> =
             vec!["anyring".into(), "chaos".into(), "--seed".into(), seed.to_string().into()];
@@ -368,10 +368,10 @@ fn settings(arguments: &Chaos) -> Result<Settings, Stop> {
     Ok(Settings { seed, rate, faults, delay_ns })
 }
 
-/// A short one, for it is to be typed.
+/// Returns a random seed, which is short because users type it.
 fn random_seed() -> Result<u64, Stop> {
     let mut bytes = [0_u8; 4];
-    // SAFETY: fills so many bytes.
+    // SAFETY: fills the given number of bytes.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     if got != bytes.len() as isize {
         return Err(Stop::Own("cannot make a seed".to_owned(), "give one, by --seed"));
@@ -409,7 +409,7 @@ fn hint_that_nothing_was_injected() {
     );
 }
 
-/// Nothing is drawn where standard error is no terminal.
+/// Creates the progress bar, which draws nothing unless standard error is a terminal.
 fn progress(runs: u64) -> ProgressBar {
     let bar = ProgressBar::new(runs);
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} seeds, {msg}, {elapsed} (left: {eta})");
@@ -417,8 +417,8 @@ fn progress(runs: u64) -> ProgressBar {
     bar
 }
 
-/// A terminal's interrupt reaches a program that shares this process's group: that decides. Otherwise runs are stopped, as
-/// they are by other signals that end a process.
+/// Sets the handlers of signals that end a process. If `leave`, an interrupt from the terminal is left to the program,
+/// which is in this process's group; otherwise it stops the runs, as the other signals do.
 fn leave_interrupts_to_the_program(leave: bool) {
     extern "C" fn stop(_: libc::c_int) {
         INTERRUPTED.store(true, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! The library for dynamic programs and the image for static ones: parts of this command (that of `cargo install` and the one
-//! file), of which programs get copies in memory, or in a directory of the user's own; or files beside it.
+//! The library for dynamic programs and the image for static ones. They are parts of this command (with `cargo install`, and in the one
+//! file), of which programs get copies in memory or in a directory of the user; or they are files beside the command.
 
 use anyring_runtime::sys;
 use anyring_trap::library::Copy;
@@ -17,10 +17,10 @@ use std::sync::OnceLock;
 const LIBRARY: &str = "libanyring_preload.so";
 const IMAGE: &str = "libanyring_inject.so";
 
-/// Files that this command carries, by their names, as they are or as `gzip -n` makes them: `build.rs` says which.
+/// Files that this command carries, with their names, plain or compressed by `gzip -n`: `build.rs` selects them.
 const CARRIED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/carried.rs"));
 
-/// The contents of a file that this command carries.
+/// Returns the contents of a file that this command carries.
 fn carried(name: &str) -> Option<Cow<'static, [u8]>> {
     CARRIED.iter().find_map(|&(carried, bytes)| match carried.strip_prefix(name)? {
         "" => Some(Cow::Borrowed(bytes)),
@@ -32,7 +32,7 @@ fn carried(name: &str) -> Option<Cow<'static, [u8]>> {
 /// Finds the library.
 ///
 /// # Errors
-/// The places looked at, for the user.
+/// Returns the paths that were tried, for the user.
 pub fn find() -> Result<PathBuf, String> {
     if let Some(path) = env::var_os("ANYRING_PRELOAD").filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
@@ -56,11 +56,11 @@ pub fn find() -> Result<PathBuf, String> {
     Err(format!("{LIBRARY} is neither {}", looked.join(" nor ")))
 }
 
-/// The copy in memory has a number from here on, where the limit allows.
+/// The limit of descriptors up to which a copy in memory, which takes one, is avoided.
 const FEW_DESCRIPTORS: u32 = 100;
 
-/// The path of the one copy of the carried library: in memory, where the program that is executed has it too; without
-/// `/proc`, where that has no path, in a directory.
+/// Returns the path of the one copy of the carried library: in memory, where the executed program has it, too; in a
+/// directory if there is no `/proc`, through which the memory has its path.
 fn copy(library: &[u8]) -> Result<PathBuf, String> {
     static COPY: OnceLock<Result<(Option<Copy>, PathBuf), String>> = OnceLock::new();
     let made = COPY.get_or_init(|| {
@@ -70,7 +70,7 @@ fn copy(library: &[u8]) -> Result<PathBuf, String> {
             Some((Some(copy), path))
         };
         let in_a_directory = || Ok((None, cache()?));
-        // A program that may have few descriptors needs them itself.
+        // With a low limit, the program needs the descriptor itself.
         if sys::descriptor_limit() <= FEW_DESCRIPTORS {
             return in_a_directory().or_else(|why| in_memory().ok_or(why));
         }
@@ -85,7 +85,7 @@ fn copy(library: &[u8]) -> Result<PathBuf, String> {
     })
 }
 
-/// The library's path in a directory that only this user can write, below `TMPDIR` or `/tmp`, with the image beside it.
+/// Returns the library's path in a directory that only this user can write, below `TMPDIR` or `/tmp`, with the image beside it.
 fn cache() -> Result<PathBuf, String> {
     let base = env::var_os("TMPDIR").filter(|base| !base.is_empty()).unwrap_or_else(|| "/tmp".into());
     // SAFETY: takes nothing.
@@ -96,7 +96,7 @@ fn cache() -> Result<PathBuf, String> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(told(error)),
         _ => {}
     }
-    // Others can write in `/tmp`, too, and may have been first.
+    // Other users can write to `/tmp`, too, and may have created the directory before.
     let there = fs::symlink_metadata(&directory).map_err(told)?;
     if !there.is_dir() || there.uid() != user || there.mode() & 0o077 != 0 {
         return Err(format!("{} is not a directory that only this user can use", directory.display()));
@@ -110,40 +110,40 @@ fn cache() -> Result<PathBuf, String> {
     Ok(directory.join(LIBRARY))
 }
 
-/// True if this library, which [`find`] has found, is a copy of the one that this command carries.
+/// True if `library`, which [`find`] returned, is a copy of the one that this command carries.
 pub fn is_copy(library: &Path) -> bool {
     !CARRIED.is_empty() && library.starts_with("/proc")
 }
 
-/// The image for static programs, opened, and its path or name.
+/// The image for static programs: the open file, and its path or name.
 pub type Image = (File, PathBuf);
 
-/// The image that belongs to a library.
+/// Returns the image that belongs to a library.
 ///
 /// # Errors
-/// What is wrong with it, for the user.
+/// Returns what is wrong with the image, for the user.
 pub fn image(library: &Path) -> Result<Image, String> {
     if is_copy(library) {
         let image = carried(IMAGE).ok_or_else(|| damaged(IMAGE))?;
         let copy = Copy::of(&image).ok_or_else(|| format!("a copy of {IMAGE} in memory cannot be made"))?;
-        // SAFETY: a descriptor of its own.
+        // SAFETY: the descriptor is owned by nothing else.
         return Ok((unsafe { File::from_raw_fd(copy.into_descriptor()) }, PathBuf::from(IMAGE)));
     }
     let path = library.with_file_name(IMAGE);
     let told = |error: io::Error| format!("{}: {error}", path.display());
     let file = File::open(&path).map_err(told)?;
-    // The program that is executed has it until the image is mapped.
-    // SAFETY: a flag of a descriptor of ours.
+    // The executed program inherits the descriptor until the image is mapped.
+    // SAFETY: sets a flag of our own descriptor.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) } {
         0 => Ok((file, path)),
         _ => Err(told(io::Error::last_os_error())),
     }
 }
 
-/// Writes what this command carries into a directory.
+/// Writes the carried files into a directory.
 ///
 /// # Errors
-/// Why not, for the user.
+/// Returns why that failed, for the user.
 pub fn unpack(directory: &Path) -> Result<(), String> {
     if CARRIED.is_empty() {
         return Err(String::from(
@@ -161,7 +161,7 @@ fn damaged(name: &str) -> String {
     format!("{name} is not what was built in")
 }
 
-/// Puts a file in the place of what has that name: a program may have the file of before mapped.
+/// Replaces a file by renaming: a program may have the old one mapped.
 fn write(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), String> {
     let path = directory.join(name);
     let told = |error: io::Error| format!("{}: {error}", path.display());
@@ -170,16 +170,16 @@ fn write(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), String> {
     fs::rename(&new, &path).map_err(told)
 }
 
-/// The data that `gzip -n` has compressed: a header of 10 bytes, and behind the data a sum and its length.
+/// Decompresses a file of `gzip -n`: a header of 10 bytes, then the data, its checksum and its length.
 fn inflate(file: &[u8]) -> Option<Vec<u8>> {
     let data = file.get(10..file.len().checked_sub(8)?)?;
     miniz_oxide::inflate::decompress_to_vec(data).ok()
 }
 
-/// This command itself.
+/// Returns the path of this command.
 ///
 /// # Errors
-/// Why that cannot be told, for the user.
+/// Returns why the path is not known, for the user.
 pub fn command() -> Result<PathBuf, String> {
     let program = env::current_exe().and_then(|path| path.canonicalize());
     program.map_err(|error| format!("cannot tell where anyring itself lies: {error}"))

@@ -1,4 +1,4 @@
-//! The machine's answers about `io_uring`, and those of the sandbox around this process.
+//! Queries the machine about `io_uring`, and the sandbox around this process.
 
 use crate::{inject, library};
 use anyring_runtime::ask::{self, Answer};
@@ -16,27 +16,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::Ordering;
 
-/// Whether and how far the kernel's `io_uring` may be used.
+/// Whether the kernel's `io_uring` may be used, and to which extent.
 #[derive(Debug, Serialize)]
 pub struct Kernel {
     /// The kernel's release.
     pub version: String,
-    /// Whether a ring can be made and used.
+    /// True if a ring can be created and used.
     pub io_uring: bool,
-    /// The errno that it gives otherwise, by name.
+    /// The name of the errno of the call that failed.
     pub error: Option<String>,
-    /// The call that gives it, where that is not `io_uring_setup`.
+    /// The call that failed, if it is not `io_uring_setup`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused_call: Option<&'static str>,
-    /// Why it is denied.
+    /// Why `io_uring` is denied.
     pub why: Option<String>,
-    /// How many operations it supports.
+    /// The number of operations that the kernel supports.
     pub operations: Option<usize>,
-    /// `kernel.io_uring_disabled`, where the kernel has it.
+    /// `kernel.io_uring_disabled`, if the kernel has it.
     pub io_uring_disabled: Option<u32>,
-    /// `kernel.io_uring_group`, where the kernel has it.
+    /// `kernel.io_uring_group`, if the kernel has it.
     pub io_uring_group: Option<i64>,
-    /// The limit on locked memory in bytes; none where there is no limit.
+    /// The limit on locked memory in bytes; `None` if there is no limit.
     pub memlock_limit: Option<u64>,
 }
 
@@ -45,46 +45,46 @@ pub struct Kernel {
 pub struct Seccomp {
     /// 0: nothing, 1: strict, 2: filters.
     pub mode: Option<u32>,
-    /// How many filters, where the kernel tells.
+    /// The number of filters, if the kernel reports it.
     pub filters: Option<u32>,
-    /// Whether programs can no longer gain privileges.
+    /// True if programs can no longer gain privileges.
     pub no_new_privs: bool,
 }
 
-/// Whether anyring's own engine can be brought into programs.
+/// Whether anyring's engine can be brought into programs.
 #[derive(Debug, Serialize)]
 pub struct Trap {
-    /// The preload library.
+    /// The path of the preload library.
     pub library: Option<String>,
-    /// Whether a program was started with it and its call was trapped.
+    /// True if a program was started with the library and its call was trapped.
     pub works: bool,
-    /// Whether a program was started with it and the engine was in it: if calls do not trap, those through the C library
-    /// are answered.
+    /// True if a program was started with the library and the engine was in it: if calls do not trap, only calls through
+    /// the C library reach the engine.
     pub loads: bool,
-    /// The failure, if there was one.
+    /// Why it does not work, if it does not.
     pub why_not: Option<String>,
 }
 
 /// Whether the engine can be brought into static programs.
 #[derive(Debug, Serialize)]
 pub struct Injection {
-    /// Whether a process of ours could be traced, and the image is there.
+    /// True if a process of ours could be traced, and the image is available.
     pub works: bool,
-    /// The failure, if there was one.
+    /// Why it does not work, if it does not.
     pub why_not: Option<String>,
-    /// The remedy then.
+    /// The remedy, if there is one.
     #[serde(skip)]
     pub remedy: Option<&'static str>,
 }
 
-/// Tries how far the way into a static program goes before it is executed.
+/// Tries all steps of the injection before the execution of a static program.
 pub fn injection() -> Injection {
     const ALLOW: &str =
         "let the filter answer with an error (systemd: SystemCallErrorNumber=EPERM), or take it away";
     let image = library::find().and_then(|library| library::image(&library)).and_then(inject::check);
     let image = || image.map_err(|why| (why, "install anyring whole"));
     let traced = || inject::possible().map_err(|error| why_not_traced(&error));
-    // Each call of theirs is trapped.
+    // Each call of a static program is trapped.
     let trapped = || why_no_trap(ask::in_child(traps_here)).map_or(Ok(()), |why| Err((why, ALLOW)));
     let possible = match process::rings_kill() {
         true => Err((process::RINGS_KILL.to_owned(), ALLOW)),
@@ -97,15 +97,15 @@ pub fn injection() -> Injection {
 /// Why the kernel's `io_uring` cannot be used.
 #[derive(Debug)]
 enum Denial {
-    /// The kernel says so.
+    /// The kernel refuses to create a ring.
     Error(io::Error),
-    /// The kernel makes rings, and refuses this call for them.
+    /// The kernel creates rings, but refuses this call for them.
     Call(&'static str, io::Error),
-    /// Whoever calls is killed.
+    /// The process that makes the call is killed.
     Killed,
 }
 
-/// Asks the kernel.
+/// Queries the kernel's `io_uring`.
 pub fn kernel(seccomp: &Seccomp) -> Kernel {
     let version = fs::read_to_string("/proc/sys/kernel/osrelease")
         .map_or_else(|_| String::from("unknown"), |text| text.trim().to_owned());
@@ -140,7 +140,7 @@ pub fn kernel(seccomp: &Seccomp) -> Kernel {
     }
 }
 
-/// Why the kernel says `error`.
+/// Returns why the kernel returns `error`.
 fn why(error: &io::Error, version: &str, disabled: Option<u32>, seccomp: &Seccomp) -> String {
     let filtered = seccomp.mode == Some(2);
     let text = match (error.raw_os_error(), disabled) {
@@ -180,7 +180,7 @@ fn why(error: &io::Error, version: &str, disabled: Option<u32>, seccomp: &Seccom
     text.to_owned()
 }
 
-/// Why `call` says `error` where rings can be made.
+/// Returns why `call` fails with `error` although rings can be created.
 fn why_not_used(call: &str, error: &io::Error, seccomp: &Seccomp) -> String {
     let who = match seccomp.mode {
         Some(2) => "most likely a seccomp filter refuses it",
@@ -195,10 +195,10 @@ fn older_than_5_1(version: &str) -> bool {
     major != 0 && (major, minor) < (5, 1)
 }
 
-/// Lets a child process use a ring and ask for its operations: what it does may end it.
+/// Uses a ring and queries its operations in a child process, which that may kill.
 fn probe() -> Result<usize, Denial> {
     let (mut reader, mut writer) = io::pipe().map_err(Denial::Error)?;
-    // SAFETY: what a ring of one's own takes.
+    // SAFETY: the arguments are valid for a ring of this process.
     let kernel = |number, arguments| unsafe { arch::syscall(number, arguments) };
     let tells = || {
         let told = match process::use_a_ring(kernel) {
@@ -224,7 +224,7 @@ fn probe() -> Result<usize, Denial> {
     }
 }
 
-/// Creates a ring and asks for its operations; 0 where that cannot be told.
+/// Creates a ring and queries its operations; returns 0 if the kernel cannot report them.
 fn operations() -> usize {
     const REGISTER_PROBE: usize = 8;
     const OPERATIONS: usize = 256;
@@ -235,7 +235,7 @@ fn operations() -> usize {
     if fd < 0 {
         return 0;
     }
-    // A header of 16 bytes and 8 bytes for each operation, its flags in the third and fourth.
+    // The probe has a header of 16 bytes and 8 bytes per operation, whose flags are the third and fourth byte.
     let mut probe = vec![0_u16; 8 + OPERATIONS * 4];
     // SAFETY: the buffer is as long as the call was told.
     let result = unsafe {
@@ -248,7 +248,7 @@ fn operations() -> usize {
     if result < 0 { 0 } else { operations }
 }
 
-/// Reads this process's status.
+/// Reads the seccomp state of this process.
 pub fn seccomp() -> Seccomp {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| -> Option<u32> {
@@ -262,7 +262,7 @@ pub fn seccomp() -> Seccomp {
     }
 }
 
-/// Starts a program with the library and looks whether its call was trapped.
+/// Starts a program with the library and checks whether its call was trapped.
 pub fn trap() -> Trap {
     let library = match library::find() {
         Ok(library) => library,
@@ -273,7 +273,7 @@ pub fn trap() -> Trap {
         false => library.display().to_string(),
     });
     let Some(program) = trial_program(None) else {
-        // All programs are static here, as this command is: the engine comes into them by the other way.
+        // All programs are static here, as this command is: the engine is brought into them by injection.
         let why_not = injection().why_not;
         return Trap { library: shown, works: why_not.is_none(), loads: why_not.is_none(), why_not };
     };
@@ -285,23 +285,23 @@ pub fn trap() -> Trap {
     Trap { library: shown, works: why_not.is_none(), loads: loads.is_ok(), why_not }
 }
 
-/// Puts a trap into this process, for good, and makes a call; whether it trapped.
+/// Installs a trap in this process, permanently, and makes a call; returns true if the call trapped.
 fn traps_here() -> bool {
     let reach = Reach { low: true, text: None };
     if stub::install().is_err() {
         return false;
     }
     match trap::install(&reach, false) {
-        // Who makes the call is ended for it below.
+        // If a filter kills the process for the call, that happens below.
         Ok(()) | Err(trap::Failure::Kills) => {}
         Err(trap::Failure::Refused(..)) => return false,
     }
-    // SAFETY: creates nothing, reads nothing, whoever answers.
+    // SAFETY: the call creates nothing and reads nothing, whatever answers it.
     unsafe { arch::syscall(libc::SYS_io_uring_setup as usize, [0; 6]) };
     calls::TRAPS.load(Ordering::Relaxed) == 1
 }
 
-/// Why not, by what came of that in a child.
+/// Returns why the trap does not work, from the result in a child.
 fn why_no_trap(answer: Answer) -> Option<String> {
     match answer {
         Answer::Is(true) => None,
@@ -313,12 +313,12 @@ fn why_no_trap(answer: Answer) -> Option<String> {
     }
 }
 
-/// A filter that was there before.
+/// The reason if an earlier filter kills.
 const KILLS: &str =
     "a seccomp filter ends processes that make the calls, and takes precedence over anyring's filter";
 
-/// A dynamic program to try the library with, which ends before its `main`: a small one that starts fast, where it is there, this
-/// command, which takes twice as long, another one that is there as a rule, or at last `program`.
+/// Returns a dynamic program for a trial of the library, which ends before its `main`: a small one that starts fast, if there is
+/// one; else this command, which takes twice as long; another common one; or `program`.
 fn trial_program(program: Option<&Path>) -> Option<PathBuf> {
     let small = ["/bin/true", "/usr/bin/true"].map(PathBuf::from);
     let usual = ["/bin/sh", "/usr/bin/env"].map(PathBuf::from);
@@ -329,8 +329,8 @@ fn trial_program(program: Option<&Path>) -> Option<PathBuf> {
     })
 }
 
-/// Starts a program with the library in it, which gets a question. Where SIGCHLD is blocked, it is not left pending for
-/// the program that this process becomes.
+/// Starts a program with the library and a question in its environment. If SIGCHLD is blocked, it does not stay pending
+/// for the program that this process executes.
 fn start_with(library: &Path, program: &Path, question: &str) -> io::Result<Output> {
     let had_ended = child_has_ended(false);
     let output = start(library, program, question);
@@ -340,9 +340,9 @@ fn start_with(library: &Path, program: &Path, question: &str) -> io::Result<Outp
     output
 }
 
-/// Whether a SIGCHLD is pending; takes it, if asked to.
+/// True if a SIGCHLD is pending; removes it if `take`.
 fn child_has_ended(take: bool) -> bool {
-    // SAFETY: sets and a time of our own.
+    // SAFETY: the sets and the time are ours.
     unsafe {
         let mut signals = std::mem::zeroed();
         libc::sigpending(&mut signals);
@@ -363,18 +363,18 @@ fn start(library: &Path, program: &Path, question: &str) -> io::Result<Output> {
         .env("ANYRING_PROBE", question)
         .env("ANYRING_ENGINE", "user")
         .env("ANYRING_LOG", "info,fd=1")
-        // A patched call would not be trapped.
+        // A patched call would not trap.
         .env("ANYRING_PATCH", "0")
         .stdin(Stdio::null())
         .output()
 }
 
-/// Whether programs get the engine by the library: it loads, and finds what it needs.
+/// Checks that programs get the engine by the library: it loads, and finds what it needs.
 ///
 /// # Errors
-/// Why not. Where no program can be started to see, none is told.
+/// Returns why they do not get it. No error if no program can be started for a trial.
 pub fn loads(library: &Path, program: &Path) -> Result<(), String> {
-    // That process is the program's to start.
+    // The next child begins a PID namespace, and is the program's to start.
     if ask::next_child_begins_a_namespace() {
         return Ok(());
     }
@@ -405,8 +405,8 @@ fn why_not(output: &Output, loads: &Result<(), String>) -> Option<String> {
     })
 }
 
-/// The line that a dynamic linker or the library wrote first, without who says it. A program into which nothing was brought may have
-/// words of its own.
+/// Returns the first line that the dynamic linker or the library wrote, without its prefix. A program without the library may print
+/// lines of its own.
 fn complaint(output: &Output) -> Option<String> {
     let text = [&output.stderr, &output.stdout].map(|text| String::from_utf8_lossy(text).into_owned());
     let theirs = |line: &&str| ["ERROR: ld.so", "Error ", "anyring"].iter().any(|who| line.starts_with(who));
@@ -414,7 +414,7 @@ fn complaint(output: &Output) -> Option<String> {
     Some(line.split_once(": ").map_or(line, |(_, message)| message).to_owned())
 }
 
-/// Why a process cannot be traced, as the kernel says by `error`, and what to do.
+/// Returns why a process cannot be traced, from the kernel's `error`, and what to do.
 pub fn why_not_traced(error: &io::Error) -> (String, &'static str) {
     let scope = number("/proc/sys/kernel/yama/ptrace_scope");
     let (why, remedy) = match (error.raw_os_error(), scope) {
@@ -441,7 +441,7 @@ pub fn why_not_traced(error: &io::Error) -> (String, &'static str) {
     (format!("static programs need ptrace ({error}): {why}"), remedy)
 }
 
-/// Whether somebody traces this process.
+/// True if this process is traced.
 fn traced() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().any(|line| line.strip_prefix("TracerPid:").is_some_and(|pid| pid.trim() != "0"))
@@ -487,7 +487,7 @@ mod tests {
         why(&io::Error::from_raw_os_error(error), version, disabled, &seccomp)
     }
 
-    /// Where no program could be started with the library in it.
+    /// The trap can be tried even if no program can be started with the library.
     #[test]
     fn the_trap_can_be_tried_without_a_program() {
         assert_eq!(ask::in_child(traps_here), Answer::Is(true));

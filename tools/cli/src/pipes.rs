@@ -1,18 +1,18 @@
-//! Broken pipes: Rust's start ignores SIGPIPE, and programs that this command executes must
-//! find it as this command did.
+//! Broken pipes: Rust's runtime ignores SIGPIPE at the start, but programs that this command
+//! executes must get the disposition that this command got.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether it was ignored when this process began.
+/// True if SIGPIPE was ignored when this process began.
 static IGNORED: AtomicBool = AtomicBool::new(false);
 
-// Before Rust's own start.
+// Runs before Rust's runtime starts.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static REMEMBER: extern "C" fn() = remember;
 
 extern "C" fn remember() {
-    // SAFETY: asks only.
+    // SAFETY: a query only.
     let ignored = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut action) == 0
@@ -21,16 +21,16 @@ extern "C" fn remember() {
     IGNORED.store(ignored, Ordering::Relaxed);
 }
 
-/// Before another program is executed.
+/// Restores the disposition of SIGPIPE before another program is executed.
 pub fn restore() {
     if !IGNORED.load(Ordering::Relaxed) {
-        // SAFETY: the default action is always fit.
+        // SAFETY: the default action is always valid.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }
 }
 
-/// Where that failed.
+/// Ignores SIGPIPE again, if the execution failed.
 pub fn ignore() {
-    // SAFETY: nothing is called.
+    // SAFETY: ignoring calls no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }

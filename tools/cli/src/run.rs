@@ -44,14 +44,14 @@ pub fn run(arguments: &Run) -> ExitCode {
     if let Some(code) = refuse_settings(&config) {
         return code;
     }
-    // As the program's front end will choose.
-    // SAFETY: makes a ring.
+    // The same choice as that of the program's front end.
+    // SAFETY: creates a ring.
     let kernel = |number, arguments| unsafe { arch::syscall(number, arguments) };
     let is_traced = trace::is_wanted() || arguments.trace.is_some();
     let chosen = process::choose(config.choice, process::Asks::Itself, kernel);
     let needs_library = chosen == Choice::User || is_traced;
     let nobody_answers = config.choice == Choice::Auto && chosen == Choice::Kernel && !beside::is_offered();
-    // A dynamic program says so itself.
+    // A dynamic program reports this itself.
     if nobody_answers && kind_of(&program) == Kind::Static {
         log::write(format_args!("{}: io_uring is left as it is", process::RINGS_KILL));
     }
@@ -78,7 +78,7 @@ pub fn run(arguments: &Run) -> ExitCode {
             unsafe { env::set_var(program::SANITIZER_OPTIONS, OsStr::from_bytes(&options)) };
         }
     }
-    // What was started so far, to see whether the library loads, is none of the program's.
+    // The variables are set only now: trial programs that check whether the library loads must not have them.
     for (name, path) in [("ANYRING_TRACE", &arguments.trace), ("ANYRING_CHAOS", &arguments.chaos_plan)] {
         if let Some(path) = path {
             // SAFETY: this process has one thread.
@@ -115,8 +115,8 @@ pub fn run(arguments: &Run) -> ExitCode {
     }
 }
 
-/// Executes a static program for one that runs under anyring; returns only on failure. Where the engine
-/// cannot be brought into it, it goes without, as it would if nobody had stood in for it.
+/// Executes a static program on behalf of a program under anyring; returns only on failure. If the
+/// engine cannot be brought into it, the program runs without it.
 pub fn exec(arguments: &Exec) -> ExitCode {
     let path = string(&arguments.program);
     let list: Vec<CString> = arguments.arguments.iter().map(|argument| string(argument)).collect();
@@ -133,22 +133,22 @@ pub fn exec(arguments: &Exec) -> ExitCode {
     cannot_execute(Path::new(&arguments.program), &inject::replace(&path, &list))
 }
 
-/// Says something where `ANYRING_LOG` says that it should be.
+/// Writes a line to the log that `ANYRING_LOG` configures.
 fn say(what: &str) {
     settings();
     log::line(config::Level::Info, format_args!("{what}"));
 }
 
-/// The environment's settings, as the program's front end will read them.
+/// Returns the environment's settings, as the program's front end will read them.
 fn settings() -> Config {
     unsafe extern "C" {
         static environ: *const *const libc::c_char;
     }
-    // SAFETY: this process's own environment, which nobody changes any more.
+    // SAFETY: this process's own environment, which is not changed any more.
     unsafe { config::read(environ) }
 }
 
-/// Refuses what cannot be understood, and a log that cannot be written.
+/// Refuses invalid settings, and a log that cannot be written.
 fn refuse_settings(config: &Config) -> Option<ExitCode> {
     if let Some(Wrong { name, wanted }) = config.wrong {
         let value = env::var_os(name).unwrap_or_default();
@@ -168,12 +168,12 @@ fn refuse_settings(config: &Config) -> Option<ExitCode> {
     ))
 }
 
-/// A string of the command line or the environment, which holds no zero.
+/// Converts a string of the command line or the environment, which contains no NUL.
 pub fn string(text: &OsStr) -> CString {
     CString::new(text.as_bytes()).unwrap_or_default()
 }
 
-/// Sets the variables for the program, and for those that it starts.
+/// Sets the variables for the program and its children.
 fn set_environment(arguments: &Run, library: &Path) {
     let set = |name: &str, value: &OsStr| {
         // SAFETY: this process has one thread.
@@ -198,12 +198,12 @@ fn set_environment(arguments: &Run, library: &Path) {
     if let Some(log) = &arguments.log {
         set("ANYRING_LOG", &from_the_root(log));
     }
-    // The program has this process's id.
+    // The program will have this process's ID.
     set("ANYRING_STARTED", OsStr::new(&std::process::id().to_string()));
 }
 
-/// `--log` with a relative path, which begins with a dot, made absolute: the program may go elsewhere. The path comes last,
-/// and may hold commas.
+/// Makes a relative path in `--log`, which begins with a dot, absolute: the program may change its directory. The path
+/// comes last, and may contain commas.
 fn from_the_root(log: &OsStr) -> OsString {
     let bytes = log.as_bytes();
     let mut start = 0;
@@ -219,7 +219,7 @@ fn from_the_root(log: &OsStr) -> OsString {
     whole
 }
 
-/// The library in front of what is preloaded already.
+/// Returns the preload list with the library in front.
 fn preload_list(library: &Path) -> OsString {
     let mut list = library.as_os_str().to_owned();
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -236,7 +236,7 @@ fn preload_list(library: &Path) -> OsString {
     list
 }
 
-/// Finds the program as a shell does.
+/// Finds the program in `PATH`, as a shell does.
 pub fn search(name: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Path::new(name).exists().then(|| PathBuf::from(name));
@@ -254,12 +254,12 @@ fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o111 != 0)
 }
 
-/// The kind of the program. A file that cannot be looked at may still be executed, and execution says best why not.
+/// Returns the kind of the program. A file that cannot be read may still be executable, and the execution gives the best error.
 fn kind_of(program: &Path) -> Kind {
     program::kind(&string(program.as_os_str())).unwrap_or(Kind::Unknown)
 }
 
-/// Refuses a program that the engine cannot be brought into.
+/// Refuses a program into which the engine cannot be brought.
 fn refuse(program: &Path, kind: Kind) -> Option<ExitCode> {
     let shown = program.display();
     let code = match kind {
@@ -275,7 +275,7 @@ fn refuse(program: &Path, kind: Kind) -> Option<ExitCode> {
             "the engine can only be loaded into programs for the same kind of machine",
             "use a build for this machine",
         ),
-        // Shells run files of an unknown kind as scripts; the kernel refuses them. Leave the answer to it.
+        // Shells run files of an unknown kind as scripts; the kernel refuses them. Execution decides.
         Kind::Dynamic | Kind::Sanitized | Kind::Static | Kind::Unknown => return None,
     };
     Some(code)

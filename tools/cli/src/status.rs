@@ -1,23 +1,23 @@
-//! The statuses that this command ends with where the program's own is none, and what is said then.
+//! The exit statuses of the command itself, and the messages with them.
 
 use anyring_say::say_error;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// The exit status for failures of the command's own, as `env(1)` and its kin have it.
+/// The exit status for failures of the command itself, as in `env(1)` and similar tools.
 pub const OWN_FAILURE: u8 = anyring_runtime::process::OWN_FAILURE as u8;
-/// The program cannot be executed.
+/// The exit status if the program cannot be executed.
 pub const NOT_EXECUTABLE: u8 = 126;
-/// There is none.
+/// The exit status if there is no such program.
 pub const NOT_FOUND: u8 = 127;
 
-/// The status of a program that a signal ended, as a shell tells it.
+/// Returns the status of a program that a signal ended, as a shell reports it.
 pub fn by_signal(signal: i32) -> ExitCode {
     const BY_SIGNAL: u8 = 128;
     ExitCode::from(BY_SIGNAL + signal as u8)
 }
 
-/// Says what failed, why, and what to do, as far as that is known.
+/// Prints what failed, why, and what to do, as far as known.
 pub fn fail(code: u8, what: &str, why: &str, remedy: &str) -> ExitCode {
     say_error!("anyring: {what}");
     if !why.is_empty() {
@@ -29,7 +29,7 @@ pub fn fail(code: u8, what: &str, why: &str, remedy: &str) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// A word as a shell reads it back.
+/// Quotes a word for a shell.
 pub fn quoted(word: OsString) -> String {
     let word = word.to_string_lossy();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);

@@ -1,13 +1,13 @@
-//! Standard streams that are closed when the command begins. The standard library opens `/dev/null` in their places; a program that
-//! is executed finds them closed all the same.
+//! Standard streams that are closed when the command begins. The standard library opens `/dev/null` in their places, but an
+//! executed program still finds them closed.
 
 use anyring_runtime::sys;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// A bit for each.
+/// A bit for each closed stream.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
 
-// Before the standard library looks.
+// Runs before the standard library checks the streams.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOOK: extern "C" fn() = look;
@@ -21,7 +21,7 @@ extern "C" fn look() {
     CLOSED.store(closed, Ordering::Relaxed);
 }
 
-/// Leaves closed streams closed for the program: what stands in for them ends with the command.
+/// Makes the executed program find closed streams closed: `/dev/null` in their places is closed on exec.
 pub fn leave_closed() {
     let closed = CLOSED.load(Ordering::Relaxed);
     all().filter(|&(_, bit)| closed & bit != 0).for_each(|(stream, _)| sys::close_at_exec(stream));

@@ -1,4 +1,4 @@
-//! `--engine auto` where the kernel's `io_uring` works, but is too old for a ring: that one is anyring's.
+//! `--engine auto` if the kernel's `io_uring` works, but is too old for a ring: anyring provides that ring.
 
 mod support;
 
@@ -11,7 +11,7 @@ use support::{Outcome, anyring, built, kernel_makes, over_the_kernel};
 /// `IORING_SETUP_SQE_MIXED`, of Linux 6.19.
 const SQE_MIXED: u32 = 1 << 19;
 
-/// Runs the program by an engine; what came of it, and the log.
+/// Runs the program on an engine; returns its outcome and the log.
 fn run(engine: &str, program: &Path, arguments: &[&str]) -> (Outcome, String) {
     let mut command = Command::new(anyring());
     command.args(["run", "--log", "info", "--engine", engine, "--"]).arg(program).args(arguments);
@@ -19,7 +19,7 @@ fn run(engine: &str, program: &Path, arguments: &[&str]) -> (Outcome, String) {
     (Outcome::from(&output), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// By which engines `auto` does it.
+/// Returns the log's text about the engines that `auto` uses.
 fn expected() -> &'static str {
     if kernel_makes(SQE_MIXED) { "engine=kernel program=" } else { "engine=kernel+user" }
 }
@@ -33,14 +33,14 @@ fn a_ring_is_ours_among_the_kernels() {
         let (auto, log) = run("auto", &program, &[]);
         assert_eq!(auto, ours, "{name}: left: auto\n{log}");
         assert!(log.contains(expected()), "{name}: {log}");
-        // The kernel's engine was asked for: nothing is done about what it refuses.
+        // The kernel engine was requested: what it refuses is not replaced.
         let (kernel, log) = run("kernel", &program, &[]);
         assert_eq!(kernel.code, Some(i32::from(!kernel_makes(SQE_MIXED))), "{}", kernel.stdout);
         assert!(log.contains("engine=kernel program="), "{log}");
     }
 }
 
-/// Programs that know nothing of it, all of whose rings are such.
+/// Tests programs that are not written for this, all of whose rings have such flags.
 #[by(over_the_kernel)]
 fn programs_do_what_they_do_on_the_kernel() {
     for (name, code) in [
@@ -65,7 +65,7 @@ fn a_process_that_asks_for_nothing_new_is_the_kernels() {
     assert!(log.contains("engine=kernel program="), "{log}");
 }
 
-/// Whether the kernel makes rings is tried where the program does not notice.
+/// The check whether the kernel creates rings is invisible to the program.
 #[by(over_the_kernel)]
 fn a_program_without_rings_is_not_interrupted() {
     let program = built("calm");

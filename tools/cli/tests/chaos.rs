@@ -1,4 +1,4 @@
-//! `anyring chaos`: planted bugs are found, shrunk to the faults that show them, and replayed; repaired programs pass.
+//! `anyring chaos`: planted bugs are found, shrunk to the faults that reveal them, and replayed; repaired programs pass.
 
 mod support;
 
@@ -9,7 +9,7 @@ use anyring_chaos_plan::Fault;
 use serde_json::Value;
 use support::{anyring, built};
 
-/// So many seeds a repaired program passes, if nothing else is said.
+/// The default number of seeds that a repaired program must pass.
 const SEEDS: &str = "20";
 
 fn planted() -> PathBuf {
@@ -28,12 +28,12 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A file for this test alone.
+/// Returns the path of a file that only this test uses.
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("chaos-{}-{name}.json", std::process::id()))
 }
 
-/// A bug of a program, by the case in which the program has it, and the faults with which it comes.
+/// A bug: the program's case that has it, and the faults that reveal it.
 struct Bug<'a> {
     case: &'a str,
     faults: &'a str,
@@ -41,7 +41,7 @@ struct Bug<'a> {
 }
 
 impl Bug<'_> {
-    /// Finds the bug among 100 seeds and shrinks it to the few faults that show it, `shows` among them, which a replay shows again.
+    /// Finds the bug among 100 seeds and shrinks it to the few faults that reveal it, among them `shows`, and replays it.
     fn is_found(&self, shows: &str) {
         let record = file(self.case);
         let path = record.to_str().unwrap();
@@ -65,19 +65,19 @@ impl Bug<'_> {
     }
 }
 
-/// The program with the bug fails by `shows`, one of these faults; the repaired program passes with `faults_of_repaired`.
+/// Checks that the program fails by the fault `shows`, one of `faults`, and that the repaired program passes `faults_of_repaired`.
 fn is_told_from_its_repair(case: &str, faults: &str, shows: &str, faults_of_repaired: &str) {
     Bug { case, faults, options: &[] }.is_found(shows);
     is_repaired(case, faults_of_repaired);
 }
 
-/// The bug shows where a thread is held up, or something comes late, until the program has noticed and failed: as long as it takes.
+/// Checks a bug that shows only while a thread or a completion is delayed, until the program has noticed and failed.
 fn is_shown_by_a_delay(case: &str, fault: &str, faults_of_repaired: &str) {
     Bug { case, faults: fault, options: &["--delay", "600"] }.is_found(fault);
     is_repaired(case, faults_of_repaired);
 }
 
-/// Without the bug, no seed makes it fail. `ANYRING_CHAOS_SEEDS` says how many are tried.
+/// Checks that the repaired program passes all seeds; `ANYRING_CHAOS_SEEDS` sets their number.
 fn is_repaired(case: &str, faults: &str) {
     let seeds = std::env::var("ANYRING_CHAOS_SEEDS").unwrap_or_else(|_| SEEDS.to_owned());
     let options = ["--seed", "1", "--runs", &seeds, "--jobs", "2", "--rate", "0.1", "--faults", faults];
@@ -150,7 +150,7 @@ fn waits_on_polled_rings_that_bring_nothing() {
         return;
     }
     assert!(output.status.success(), "{}", said(&output));
-    // A read is in flight while the program looks for it if it is late, and by more than the program is ever held up.
+    // The read is in flight while the program polls for it only if it is late, and later than any delay of the program.
     Bug { case: "polled-wait", faults: "late,enter-nothing", options: &["--delay", "0.1"] }
         .is_found("enter-nothing");
     is_repaired("polled-wait", "ordinary");
@@ -194,7 +194,7 @@ fn failures_are_what_was_asked_for() {
     assert!(said(&output).contains("anyring chaos --seed 6 --timeout 10 --expect 'data is missing' -- "));
     assert_eq!(looks_for("segmentation").status.code(), Some(0));
     assert_eq!(looks_for("(").status.code(), Some(125));
-    // It prints nothing on standard output.
+    // The program prints nothing on standard output.
     assert_eq!(chaos(&options(&["--compare"]), &repaired(), "short-read").status.code(), Some(0));
     let all = chaos(&["--seed", "1", "--runs", "12", "--keep-going"], &planted(), "would-wait");
     assert_eq!(said(&all).lines().filter(|line| line.contains("anyring chaos --seed ")).count(), {

@@ -1,4 +1,4 @@
-//! Output and exit status of `anyring` itself.
+//! The output and exit status of `anyring` itself.
 
 mod support;
 
@@ -109,7 +109,7 @@ fn manuals_are_written() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-/// Its words are its own, those that the command would take for itself, too.
+/// Arguments of `find` are its own, even those that the command also has.
 #[test]
 fn find_is_found() {
     let find = |words: &[&str]| Command::new(anyring()).arg("find").args(words).output().unwrap();
@@ -121,7 +121,7 @@ fn find_is_found() {
     assert!(output.status.code() == Some(1) && says(&output, "-nonsense"), "{output:?}");
 }
 
-/// `head` goes before the end: the command dies quietly, as others do.
+/// A reader such as `head` closes the pipe early: the command dies silently, as other tools do.
 #[test]
 fn readers_may_go() {
     let (reader, writer) = std::io::pipe().unwrap();
@@ -146,7 +146,7 @@ fn readers_may_go() {
         let died = output.status.signal() == Some(libc::SIGPIPE);
         assert!(died || words.ends_with(&["--help"]), "{words:?}: {output:?}");
     }
-    // What goes to standard error is not missed: the program's status stays.
+    // A broken standard error does not matter: the command has the program's status.
     for words in [["trace", "--"].as_slice(), &["chaos", "--"], &["chaos", "--runs", "2", "--"]] {
         let mut command = Command::new(anyring());
         let output = command.args(words).arg("true").stderr(writer.try_clone().unwrap()).output().unwrap();
@@ -162,7 +162,7 @@ fn readers_may_go() {
     );
 }
 
-/// An option that there is none of is no program.
+/// An unknown option is not taken for a program.
 #[test]
 fn misspelt_options_are_refused() {
     for words in [
@@ -175,7 +175,7 @@ fn misspelt_options_are_refused() {
         assert!(says(&output, "a similar argument exists"), "{words:?}: {output:?}");
     }
     assert!(says(&run(&["--egine", "user", "true"]), "'--engine'"));
-    // What stands behind the program is the program's, and so is what stands behind two dashes.
+    // Words after the program, or after two dashes, belong to the program.
     let output = run(&["printf", "%s|", "--egine", "-x"]);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "--egine|-x|");
     let output = run(&["--", "--egine"]);

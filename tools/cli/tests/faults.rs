@@ -1,4 +1,4 @@
-//! Programs that meet faults: one that is right does not mind, one with a bug is found.
+//! Programs that meet faults: a correct program copes, a program with a bug is found.
 
 mod support;
 
@@ -10,14 +10,14 @@ use anyring_mapping::SharedFile;
 use support::{anyring, built};
 
 const ROOM: usize = 1 << 16;
-/// Enough for each fault to be met.
+/// With this many seeds, each fault occurs.
 const SEEDS: u64 = 40;
 /// Faults per million decisions.
 const RATE: u32 = 300_000;
-/// The faults after which a correct program goes on.
+/// The faults that a correct program survives.
 const SURVIVED: Faults = Faults::ORDINARY.with(Fault::SqeRubbish).with(Fault::BufferRubbish);
 
-/// Runs a program under a seed, and says what it met.
+/// Runs a program with a seed, and returns the faults that it met.
 fn run(
     program: &Path,
     seed: u64,
@@ -27,7 +27,7 @@ fn run(
 ) -> (Output, Vec<Entry>) {
     const SECONDS: &str = "240";
     let file = SharedFile::new(c"plan", bytes(mode, ROOM)).unwrap();
-    // SAFETY: fresh memory, which is unmapped behind the plan.
+    // SAFETY: fresh memory, which is unmapped after the plan.
     let plan = unsafe {
         Plan::create(file.address(), Settings { seed, rate: RATE, faults, delay_ns: 0 }, mode, ROOM)
     };
@@ -78,7 +78,7 @@ fn a_bug_is_found_and_by_one_fault() {
         (!output.status.success()).then_some((seed, log))
     });
     let (seed, log) = found.expect("one of the seeds finds it");
-    // Any short read alone does.
+    // Any single short read makes the program fail.
     let short = log.iter().find(|entry| {
         entry.subject.fault == Fault::Short
             && entry.opcode == linux_raw_sys::io_uring::io_uring_op::IORING_OP_READ as u16

@@ -1,5 +1,5 @@
-//! `docs/system-calls.md`: a program runs where no other calls are allowed than those that it makes itself, and those that the page
-//! lists for the moment; and where one of these is refused that the front ends do without.
+//! `docs/system-calls.md`: a program runs if a filter allows only the calls that it makes itself, and those that the page lists for
+//! the phase; and it runs if a filter refuses one of the calls that the front ends can do without.
 
 mod support;
 
@@ -11,7 +11,7 @@ use std::process::Command;
 #[cfg(target_arch = "x86_64")]
 use support::{anyring, built};
 
-/// The numbers of calls; the crate lacks one.
+/// The numbers of calls; the crate lacks one of them.
 #[cfg(target_arch = "x86_64")]
 mod calls {
     pub use libc::*;
@@ -166,7 +166,7 @@ fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// The calls that the page lists below a heading, for a front end or for all.
+/// Returns the calls that the page lists below a heading, for a front end or for all.
 fn listed(heading: &str, front_end: Option<&str>) -> BTreeSet<String> {
     let page = std::fs::read_to_string(root().join("docs/system-calls.md")).unwrap();
     let start = page.find(&format!("## {heading}\n")).expect("a heading of the page") + 3;
@@ -184,7 +184,7 @@ fn listed(heading: &str, front_end: Option<&str>) -> BTreeSet<String> {
         .collect()
 }
 
-/// Whatever the engine, uepoll and the front ends' common part ask of the kernel goes by the numbers in their sources.
+/// System calls of the engine, of uepoll and of the base of the front ends, by the numbers in their sources.
 #[test]
 fn the_page_lists_all_calls_of_the_engine() {
     fn read(path: &Path, text: &mut String) {
@@ -211,7 +211,7 @@ fn the_page_lists_all_calls_of_the_engine() {
     }
 }
 
-/// The calls that the program makes by itself: its C library's start and end, threads, a fork, its own calls.
+/// The calls of the test program itself: its C library's start and end, threads, a fork, its own calls.
 #[cfg(target_arch = "x86_64")]
 const OWN: &str = "access arch_prctl brk clock_nanosleep clone clone3 close execve exit exit_group futex getrandom \
     io_uring_enter io_uring_setup madvise mmap mprotect munmap newfstatat openat pipe2 prctl pread64 prlimit64 read readlink \
@@ -234,7 +234,7 @@ fn runs(mut command: Command, allowed: &str, what: &str) {
     assert!(output.status.success(), "{what}: {output:?}; strace -f shows the call that was not allowed");
 }
 
-/// The filter is there before the program begins.
+/// The filter is installed before the program begins.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_program_begins_where_nothing_else_is_allowed() {
@@ -250,14 +250,14 @@ fn a_program_begins_where_nothing_else_is_allowed() {
     }
 }
 
-/// The filter is the program's own.
+/// The program installs the filter itself.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn rings_are_used_where_nothing_else_is_allowed() {
     const RINGS: &str = "From the first ring on";
     for (name, front_end) in [("listed-libc", "dynamic"), ("listed", "dynamic"), ("listed-static", "static")]
     {
-        // A static program that has a filter starts no other one with the engine.
+        // A static program with a filter starts no other program with the engine.
         let moments = ["ring", "child", "program"];
         for what in &moments[..if front_end == "static" { 2 } else { 3 }] {
             let mut headings = vec![RINGS];
@@ -274,13 +274,13 @@ fn rings_are_used_where_nothing_else_is_allowed() {
     }
 }
 
-/// The calls that `anyring run`, the C library, the program or the engine cannot do without.
+/// The calls that are required by `anyring run`, the C library, the program or the engine.
 #[cfg(target_arch = "x86_64")]
 const NEEDED: &str = "clock_gettime clone close epoll_create1 epoll_ctl epoll_pwait eventfd2 execve exit exit_group fcntl fstat \
     ftruncate futex getpid io_uring_enter io_uring_register io_uring_setup ioctl lseek memfd_create mmap mprotect munmap newfstatat openat \
     pipe2 pread64 read rt_sigaction rt_sigreturn write";
 
-/// The program has rings and a child, or executes programs, where one of the listed calls is refused, from `anyring run` on.
+/// Runs a program that has rings and a child, or executes programs, once for each listed call, which is refused from `anyring run` on.
 #[cfg(target_arch = "x86_64")]
 fn does_without_each_call(errno: i32, program: &str, what: &str) {
     let headings = ["Before main", "From the first ring on", "Children and other programs"];
@@ -293,7 +293,7 @@ fn does_without_each_call(errno: i32, program: &str, what: &str) {
     let mut wrong = Vec::new();
     for name in refused {
         let number = NUMBERS.iter().find(|(known, _)| known == name).expect("one of NUMBERS").1;
-        // The one waits for its child, and the tracer waits for the other.
+        // `listed-libc` waits for its child; for the other program, the tracer waits.
         if name == "wait4" && program != "listed" {
             continue;
         }
@@ -316,7 +316,7 @@ macro_rules! do_without_each_call {
     )* };
 }
 
-// Each is some hundred processes: a test of its own, so that a busy machine has the time for it.
+// Each test starts some hundred processes; as separate tests, they have enough time on a busy machine.
 do_without_each_call! {
     calls_through_the_library_do_without_one_that_the_kernel_lacks: ENOSYS, "listed-libc", "child";
     calls_through_the_library_do_without_one_that_a_sandbox_refuses: EPERM, "listed-libc", "child";

@@ -1,4 +1,4 @@
-//! The line of `--log info`: who writes it, where to, and what stands in it.
+//! The line of `--log info`: which process writes it, where to, and its contents.
 
 mod support;
 
@@ -17,7 +17,7 @@ fn logged(words: &[&str]) -> Output {
         .unwrap()
 }
 
-/// The lines of the log, each as what stands before the keys, and pairs of keys and values.
+/// Returns the lines of the log, each as the text before the keys, and pairs of keys and values.
 fn lines(output: &Output) -> Vec<(String, Vec<(String, String)>)> {
     let text = String::from_utf8(output.stderr.clone()).unwrap();
     let ours = text.lines().filter(|line| line.starts_with("anyring["));
@@ -47,7 +47,7 @@ fn nop() -> String {
     built("nop").to_str().unwrap().to_owned()
 }
 
-/// A name of its own in the directory for temporary files of tests.
+/// Returns a unique name in the directory for temporary files of tests.
 fn temporary(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()))
 }
@@ -63,7 +63,7 @@ fn programs_that_close_standard_error_have_a_line() {
         assert!(output.status.success(), "{output:?}");
         let lines = lines(&output);
         if name == "true" {
-            // Where the shell has sent its standard error, the program's goes, too.
+            // The shell has redirected its standard error, and with it the program's.
             assert!(lines.is_empty(), "{output:?}");
             continue;
         }
@@ -98,28 +98,28 @@ fn children_without_a_ring_are_silent() {
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     let programs: Vec<_> = lines(&output).iter().map(|line| value(line, "program").to_owned()).collect();
     assert!(programs.len() == 2 && programs[0] == "nop", "{programs:?}");
-    // The user has started what the process executes at last, too, however it came to that.
+    // The program that the process executes last counts as started by the user, however it was executed.
     for words in [["sh", "-c", "exec env true"].as_slice(), &["env", "A=1", "true"], &["true"]] {
         let output = logged(words);
         let lines = lines(&output);
         assert_eq!(lines.len(), 1, "{output:?}");
         assert_eq!(value(&lines[0], "program"), "true", "{output:?}");
     }
-    // Of the kernel's rings nothing is known but that they are the kernel's.
+    // Of the kernel's rings it is only known that they are the kernel's.
     let mut command = Command::new(anyring());
     command.args(["run", "--engine", "kernel", "--log", "info", "--", "sh", "-c", "true; env true; exit 0"]);
     let output = command.output().unwrap();
     assert_eq!(lines(&output).len(), 1, "{output:?}");
 }
 
-/// The newest flags of setup: `IORING_SETUP_SQ_REWIND` with what it needs, and both kinds of mixed sizes.
+/// The newest setup flags: `IORING_SETUP_SQ_REWIND` with the flag that it needs, and both kinds of mixed sizes.
 const NEWEST: u32 = 1 << 16 | 1 << 18 | 1 << 19 | 1 << 20;
 
-/// A child of `vfork` that executes nothing takes nothing from its parent, nor does one of `fork` say what the parent is to say.
+/// A child of `vfork` that executes nothing does not take its parent's line, and a child of `fork` does not print it.
 #[by(over_the_kernel)]
 fn children_do_not_take_their_parents_line() {
     let library = anyring().with_file_name("libanyring_preload.so");
-    // Where `anyring run` has not started it, a process has a line once it has asked for a ring.
+    // Without `anyring run`, a process has a line after it has asked for a ring.
     let program = built("vfork-with-ring");
     let mut command = Command::new(&program);
     command.env("LD_PRELOAD", library).env("ANYRING_LOG", "info");
@@ -127,7 +127,7 @@ fn children_do_not_take_their_parents_line() {
     let who = format!("anyring[{}]", child.id());
     let output = child.wait_with_output().unwrap();
     let lines: Vec<_> = lines(&output).into_iter().map(|line| line.0).collect();
-    // That it asked is not seen where the kernel is new enough to make all rings.
+    // If the kernel is new enough to create all rings, the request for a ring is not noticed.
     let expected = if support::kernel_makes(NEWEST) { vec![] } else { vec![who] };
     assert_eq!(lines, expected, "{output:?}");
     let mut command = Command::new(anyring());
@@ -150,7 +150,7 @@ fn programs_that_reuse_the_memory_of_their_environment_have_a_line() {
     }
 }
 
-/// A file that the program opens where the log went is the program's.
+/// If the program opens a file at the number of the log's descriptor, the log does not write to it.
 #[test]
 fn no_line_goes_into_a_file_of_the_program() {
     let file = temporary("swept");
@@ -159,7 +159,7 @@ fn no_line_goes_into_a_file_of_the_program() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "");
     std::fs::remove_file(file).unwrap();
-    // Nor where there was no standard error at the beginning.
+    // The same without a standard error at the start.
     let file = temporary("unopened");
     let command = format!(
         "exec '{}' run --engine user --log info -- sh -c \"exec 2>'{}'; exit 0\" 2>&-",
@@ -171,7 +171,7 @@ fn no_line_goes_into_a_file_of_the_program() {
     std::fs::remove_file(file).unwrap();
 }
 
-/// The descriptor that the log keeps is none that the program would be given, and no other program has it.
+/// The log's descriptor has a number that the program would not get, and children do not inherit it.
 #[test]
 fn the_descriptor_of_the_log_lies_aside() {
     let script = "ulimit -Sn 256; exec ls -1 /proc/self/fd";
@@ -185,7 +185,7 @@ fn the_descriptor_of_the_log_lies_aside() {
     assert_eq!(aside.len(), 1, "{ours:?}");
 }
 
-/// The reader of standard error is gone: the program ends as it would without a line of ours, and finds no signal of it.
+/// If standard error has no reader, the program ends as without a line of ours, and gets no SIGPIPE for it.
 #[test]
 fn a_log_without_a_reader_is_nobodys_signal() {
     let look = "use POSIX; $SIG{PIPE} = sub { exit 9 }; my $s = POSIX::SigSet->new(SIGPIPE); \
@@ -198,7 +198,7 @@ fn a_log_without_a_reader_is_nobodys_signal() {
         (&[nop_static.to_str().unwrap()], Some(0)),
         (&["perl", "-e", look], Some(5)),
         (&["perl", "-e", look, "pending"], Some(5)),
-        // The program's own broken pipe is.
+        // A broken pipe of the program itself still ends it.
         (&["sh", "-c", "exec cat /dev/zero >&2"], None),
     ] {
         let (reader, writer) = std::io::pipe().unwrap();
@@ -213,7 +213,7 @@ fn a_log_without_a_reader_is_nobodys_signal() {
     }
 }
 
-/// The errno of a ring that cannot be made where files must be small says nothing of the cause.
+/// If files must be small, the errno of the failed ring does not show the cause, so the message names the limit.
 #[test]
 fn limits_on_the_size_of_files_are_named() {
     for program in [built("few"), built("few-static")] {

@@ -1,4 +1,4 @@
-//! Small programs, each in one way that programs use rings in, against their own native run.
+//! Small programs, each of which uses rings in one way, compared with their native run.
 
 mod support;
 
@@ -9,10 +9,10 @@ use support::{Counters, built, compare};
 
 const NONE: [&str; 0] = [];
 
-/// Sites of `sites-*.c` that are patched while threads run: those of the 24 that lie in one word, which half of x86-64's do.
+/// Sites of `sites-*.c` that are patched while threads run: those of the 24 that lie in one word; on x86-64 these are half.
 const SITES: u64 = if cfg!(target_arch = "aarch64") { 24 } else { 12 };
 
-/// Runs a program, which does what its record says and ends well.
+/// Runs a program, which must behave as in its record and exit with 0.
 #[track_caller]
 fn ends_well<A: AsRef<OsStr> + Debug>(name: &str, arguments: &[A], patch: bool) -> Counters {
     let (outcome, counters) = compare(&built(name), arguments, patch);
@@ -20,7 +20,7 @@ fn ends_well<A: AsRef<OsStr> + Debug>(name: &str, arguments: &[A], patch: bool) 
     counters
 }
 
-/// Runs a program, which ends well whether its calls are patched or not.
+/// Runs a program, which must exit with 0 whether its calls are patched or not.
 #[track_caller]
 fn ends_well_either_way<A: AsRef<OsStr> + Debug>(name: &str, arguments: &[A]) {
     for patch in [false, true] {
@@ -32,18 +32,18 @@ fn ends_well_either_way<A: AsRef<OsStr> + Debug>(name: &str, arguments: &[A]) {
 fn inline_calls_trap_or_are_patched() {
     let counters = ends_well("nop", &NONE, false);
     assert_eq!(counters.rings, 2);
-    // 16 batches, two setups, five bad calls.
+    // 16 batches, two setups, five invalid calls.
     assert_eq!((counters.traps, counters.sites), (23, 0));
     let counters = ends_well("nop", &NONE, true);
     assert!(counters.sites > 0 && counters.traps < 23, "{counters:?}");
 }
 
-/// A function that makes its calls in a loop has their number in a register; there may be another number.
+/// A function that makes its calls in a loop has the call's number in a register, which may have another number.
 #[test]
 fn numbers_in_registers_are_patched() {
     let program = built("held");
     let (outcome, counters) = compare(&program, &NONE, false);
-    // The setup, and twenty submissions.
+    // One setup, and twenty submissions.
     assert_eq!((outcome.code, counters.traps), (Some(0), 21), "{}", outcome.stdout);
     let (outcome, counters) = compare(&program, &NONE, true);
     assert_eq!((outcome.code, counters.traps), (Some(0), 0), "{}", outcome.stdout);
@@ -60,7 +60,7 @@ fn programs_at_a_fixed_address() {
     let program = built("nop-fixed");
     let counters = ends_well("nop-fixed", &NONE, false);
     assert_eq!(counters.traps, 23);
-    // Started by a program whose filter does not reach there.
+    // Started by a program whose filter does not cover it.
     let output = support::denied(1).args(["sh", "-c"]).arg(format!("'{}'; true", program.display())).output();
     let output = output.unwrap();
     assert!(
@@ -76,14 +76,14 @@ fn ring_descriptors_can_be_polled() {
     }
 }
 
-/// Nobody sees what instructions of the program close: the engine finds out, and writes nothing to the files that have the numbers
-/// then.
+/// Closes by the program's own instructions are not seen: the engine detects them, and writes nothing to files that reuse the
+/// numbers.
 #[test]
 fn descriptors_that_are_gone_are_made_anew() {
     ends_well_either_way("unknown", &["instruction"]);
 }
 
-/// A program may close, or replace, every descriptor that it does not know: its rings go on. A child in its memory closes its own.
+/// A program may close or replace unknown descriptors: its rings keep working. A child that shares the memory closes its own.
 #[test]
 fn unknown_descriptors_are_closed() {
     for way in ["loop", "range", "part", "unshared", "number", "listed", "replaced", "from", "child", "epoll"]
@@ -92,7 +92,7 @@ fn unknown_descriptors_are_closed() {
     }
 }
 
-/// Rings end when they are closed, and only for those that instructions close, which nobody sees, is an inotify instance taken.
+/// Rings end when they are closed. Only for closes by instructions, which are not seen, an inotify instance is used.
 #[test]
 fn rings_end_when_they_are_closed() {
     for (name, instances) in [("instances-inline", 1), ("instances-apart", 1), ("instances-libc", 0)] {
@@ -109,7 +109,7 @@ fn sets_and_lists_end_where_they_end() {
     ends_well_either_way("bounds", &NONE);
 }
 
-/// Calls that a filter of the program's own does not allow, nobody does in its place: its handlers run, and programs are executed.
+/// Calls that the program's own filter refuses are not made on its behalf: its handlers run, and programs are executed.
 #[test]
 fn filters_are_the_programs() {
     let program = built("filters");
@@ -120,7 +120,7 @@ fn filters_are_the_programs() {
     }
 }
 
-/// Where the engine lifts a limit for a moment, no other process begins with it, and no other program.
+/// While the engine lifts a limit temporarily, no child and no executed program inherits it.
 #[test]
 fn lifted_limits_are_not_handed_over() {
     for way in
@@ -130,7 +130,7 @@ fn lifted_limits_are_not_handed_over() {
     }
 }
 
-/// Nobody waits for a thread that loads a library, nor asks the dynamic linker in a signal handler.
+/// No thread waits for another that loads a library, and no signal handler calls the dynamic linker.
 #[test]
 fn functions_are_found_when_the_program_begins() {
     let (outcome, _) = compare(&built("loads"), &[built("libloads.so")], true);
@@ -142,12 +142,12 @@ fn nothing_is_left_of_what_is_executed() {
     ends_well("inherited", &[built("streams-static")], true);
 }
 
-/// `anyring run` opens nothing in the place of a standard stream that is closed.
+/// `anyring run` opens nothing in place of a closed standard stream.
 #[test]
 fn closed_streams_stay_closed() {
     for program in [built("streams"), built("streams-static")] {
         for closed in [[0].as_slice(), &[1], &[2], &[0, 1, 2]] {
-            // A log would go to standard error.
+            // A log would use standard error.
             let mut command = support::denied_to("1", &["run", "--engine", "user", "--"]);
             command.arg(&program);
             let streams: Vec<i32> = closed.to_vec();
@@ -169,8 +169,8 @@ fn rings_are_not_handed_over() {
     ends_well("rights", &NONE, true);
 }
 
-/// A socket that is closed while pages of a zero-copy send are out is reset where that was asked for, unless another process has it, or
-/// may have, for code of the program makes calls that nobody sees.
+/// A socket that is closed while pages of a zero-copy send are in flight is reset if that was requested, unless another process has it,
+/// or may have it because the program makes calls that are not seen.
 #[test]
 fn closed_sockets_are_reset_where_nobody_has_them() {
     for (name, arguments) in [("closed-libc", NONE.as_slice()), ("closed-inline", &["instruction"])] {
@@ -191,7 +191,7 @@ fn sq_threads_give_up_what_the_process_does() {
     let program = built("credentials");
     let output = support::denied(1).arg(program).arg("sqpoll").output().unwrap();
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-    // The kernel's keeps what the ring's creator had.
+    // The kernel's ring keeps the credentials of its creator.
     let expected = ["before: 0\nafter: -13\n", "not root: nothing to give up\n"];
     assert!(expected.contains(&stdout.as_str()), "{stdout}");
 }
@@ -206,7 +206,7 @@ fn signals_are_the_programs() {
     }
 }
 
-/// On which stack a handler runs, whether it interrupts calls, and what is given back of an action.
+/// Checks on which stack a handler runs, whether it interrupts calls, and the returned old action.
 #[test]
 fn actions_are_the_programs() {
     for way in ["stacks", "interrupting", "number"] {
@@ -214,7 +214,7 @@ fn actions_are_the_programs() {
     }
 }
 
-/// SIGSYS, SIGSEGV and SIGBUS are never blocked, and look as if they were.
+/// SIGSYS, SIGSEGV and SIGBUS are never really blocked, but appear so.
 #[test]
 fn the_engines_signals_may_be_blocked_sent_and_awaited() {
     for name in ["masks", "masks-libc"] {
@@ -226,7 +226,7 @@ fn the_engines_signals_may_be_blocked_sent_and_awaited() {
     }
 }
 
-/// Signals of instructions that are sent to the process: threads of the engine take none of them from it.
+/// Sends the process signals that instructions cause: threads of the engine must not take them.
 #[test]
 fn signals_that_are_sent_reach_the_program() {
     let program = built("sent");
@@ -238,14 +238,14 @@ fn signals_that_are_sent_reach_the_program() {
     }
 }
 
-/// A log to standard error holds that open in those only that have something to say: others that read it wait for its end.
+/// The log keeps standard error open only in processes that have a line to write: readers wait for its end.
 #[test]
 fn children_let_standard_error_go() {
     let program = built("descends");
     ends_well("descends", &NONE, false);
     let output = support::denied(libc::EPERM).arg(&program).output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
-    // The child with a ring, and the program that was started, though they have closed it.
+    // The child with a ring, and the program that was started, print lines, though they have closed standard error.
     assert_eq!((log.matches("rings=1").count(), log.lines().count()), (1, 2), "{log}");
 }
 
@@ -258,7 +258,7 @@ fn children_have_rings_too() {
     }
 }
 
-/// A child of `vfork` that executes a program leaves nothing for good in its parent's memory.
+/// A child of `vfork` that executes a program leaks nothing in its parent's memory.
 #[test]
 fn children_in_this_memory_leave_nothing() {
     let (outcome, _) = compare(&built("leaves"), &NONE, true);
@@ -273,21 +273,21 @@ fn prints_with_each_engine(program: &Path, expected: &str) {
     }
 }
 
-/// The memory of a program without rings is not copied for a child that executes another one, whichever engine it would have.
+/// The memory of a program without rings is not copied for a child that executes another program, with any engine.
 #[test]
 fn children_of_vfork_are_in_this_memory() {
     let program = built("vfork");
     prints_with_each_engine(&program, "seen: 1\n");
 }
 
-/// The program's own constructors, and those of its libraries, may do with its code what they like.
+/// The program's constructors, and those of its libraries, may change its code.
 #[test]
 fn code_that_cannot_be_read_is_left_alone() {
     prints_with_each_engine(&built("guards"), "guards: 0\n");
 }
 
-/// As PostgreSQL 18 does: every process has a ring that was made before it, and any may wait for what
-/// another submitted.
+/// Works as PostgreSQL 18: every process has a ring that was created before it, and each may wait for
+/// requests that another submitted.
 #[test]
 fn processes_finish_each_others_requests() {
     for name in ["backends", "backends-libc"] {
@@ -295,7 +295,7 @@ fn processes_finish_each_others_requests() {
     }
 }
 
-/// A thread that is cancelled in a call leaves the ring to others, wherever it was.
+/// A thread that is cancelled in a call leaves the ring usable, wherever it was.
 #[test]
 fn threads_are_cancelled_in_calls() {
     for name in ["cancel", "cancel-libc"] {
@@ -310,7 +310,7 @@ fn threads_take_what_they_wait_for_with_them() {
     }
 }
 
-/// A program that asks for the kernel's engine below one that runs on ours: the filter is still there.
+/// A program that requests the kernel engine, started by one on the user engine: the filter remains.
 #[test]
 fn the_kernels_engine_below_ours() {
     let program = built("nop");
@@ -321,7 +321,7 @@ fn the_kernels_engine_below_ours() {
     assert_eq!(support::Outcome::from(&output), support::Outcome::from(&native));
 }
 
-/// Where trapped calls go on to the kernel, their waits are interrupted as they would be.
+/// Waits that trapped calls pass on to the kernel are interrupted as without the trap.
 #[test]
 fn signals_interrupt_waits_that_are_passed_on() {
     for name in ["signals", "signals-libc"] {
@@ -334,7 +334,7 @@ fn signals_interrupt_waits_that_are_passed_on() {
     }
 }
 
-/// However long the chain of programs, one filter serves it.
+/// One filter serves a chain of programs, however long.
 #[test]
 fn filters_do_not_pile_up() {
     let count = |script: &str| -> u32 {

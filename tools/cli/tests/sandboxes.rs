@@ -1,4 +1,4 @@
-//! Sandboxes that go further than an errno: what runs there, and what is said where it cannot.
+//! Sandboxes that do more than return an errno: what runs there, and the messages if nothing can.
 
 mod support;
 
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use support::{anyring, built, denied};
 
-/// `anyring` with these arguments, in a sandbox that `deny.c` makes; `None` where the kernel cannot make it.
+/// Runs `anyring` with these arguments, in a sandbox that `deny.c` creates; `None` if the kernel cannot create it.
 fn confined(sandbox: &str, arguments: &[&str]) -> Option<Output> {
     let output = Command::new(built("deny")).arg(sandbox).arg(anyring()).args(arguments).output().unwrap();
     if output.status.code() == Some(3) {
@@ -21,7 +21,7 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// The path of a program.
+/// Returns the path of a program.
 fn path(name: &str) -> String {
     built(name).to_str().unwrap().to_owned()
 }
@@ -45,13 +45,13 @@ fn calls_through_the_c_library_are_answered_where_others_kill() {
     let output = confined("kill", &["run", &path("nop-libc")]).unwrap();
     assert!(output.status.success() && output.stdout == expected.stdout, "{output:?}");
     assert!(text(&output).contains("a seccomp filter ends processes that make the calls"), "{output:?}");
-    // The message is about one program; those that it starts are silent.
+    // The message is about one program; its children print none.
     let shell = format!("exec 2>&1; {} >/dev/null; echo done", path("nop-libc"));
     let output = confined("kill", &["run", "--", "sh", "-c", &shell]).unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n");
 }
 
-/// Such calls are patched before `main`, where that can be.
+/// Calls by instructions are patched before `main`, if possible.
 #[test]
 fn calls_by_instructions_are_patched_where_they_would_kill() {
     let program = path("nop-apart");
@@ -67,7 +67,7 @@ fn calls_by_instructions_are_patched_where_they_would_kill() {
     assert_eq!(output.status.signal(), Some(libc::SIGSYS), "as without anyring: {output:?}");
 }
 
-/// The engine is chosen by what a ring can be used for, not by whether one can be made.
+/// The engine is chosen by the usability of a ring, not by its creation alone.
 #[test]
 fn one_call_alone_is_refused() {
     if !support::kernel_has_io_uring() {
@@ -95,7 +95,7 @@ fn one_call_alone_is_refused() {
     let report = confined("1", &["doctor", "--json"]).unwrap();
     let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
     assert!(report["kernel"]["refused_call"].is_null(), "{report}");
-    // Without files in memory our engine has no rings: the kernel's are better than none.
+    // Without memory files the user engine has no rings, so the kernel's are used, though limited.
     let output = confined("1,register,nomemfd", &["run", "--log", "info", "--", &path("nop")]).unwrap();
     assert!(text(&output).contains("engine=kernel"), "{output:?}");
     assert_eq!(output.stdout, expected.stdout);
@@ -112,8 +112,8 @@ fn static_programs_are_refused_or_go_without_where_calls_kill() {
     assert!(text(&output).contains("io_uring is left as it is"), "{output:?}");
 }
 
-/// A filter that kills whoever makes a file in memory, as the engine does for a ring: nobody dies of the engine, and nobody is
-/// told that it is there.
+/// A filter kills processes that create a memory file, as the engine does for a ring: the engine does not get the program
+/// killed, and does not tell the program that it has rings.
 #[test]
 fn a_filter_that_kills_files_in_memory_kills_nobody() {
     for program in ["nop", "nop-libc", "nop-static", "nop-static-pie"].map(path).iter() {
@@ -171,7 +171,7 @@ fn no_memory_need_become_executable() {
     assert_eq!((&report["verdict"], &report["trap"]["works"]), (&"user".into(), &true.into()), "{report}");
 }
 
-/// Settings that were asked for and cannot be had are an error before the program starts.
+/// Requested settings that cannot be applied are an error before the program starts.
 #[test]
 fn nothing_is_replaced_silently() {
     let run = |name: &str, value: &str, arguments: &[&str]| {
@@ -189,10 +189,10 @@ fn nothing_is_replaced_silently() {
     refused(run("X", "", &["--log", "bogus"]), "ANYRING_LOG is \"bogus\"");
     refused(run("X", "", &["--log", "/nowhere/log"]), "cannot write the log to /nowhere/log");
     refused(run("X", "", &["--log", "/proc/self/fd/1"]), "no link");
-    // Neither a library, nor one of ours.
+    // A file that is not a library, and a library that is not ours.
     refused(run("ANYRING_PRELOAD", "/etc/passwd", &["--engine", "user"]), "/etc/passwd");
     refused(run("ANYRING_PRELOAD", &path("liburing.so.2"), &["--engine", "user"]), "does not load");
-    // Programs that have the variables from elsewhere are refused as well.
+    // Programs that get the variables without `anyring run` are refused as well.
     let library = anyring().with_file_name("libanyring_preload.so");
     let mut command = Command::new("sh");
     command.args(["-c", "echo started"]).env("LD_PRELOAD", library).env("ANYRING_ENGINE", "bogus");
@@ -214,7 +214,7 @@ fn a_relative_log_is_the_one_of_where_anyring_was_started() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-/// The log's last line is the program's, once, and asks the kernel for nothing that a filter of the program's own forbids.
+/// The log's last line is printed once for the program, and needs no call that the program's own filter forbids.
 #[test]
 fn ends_are_the_programs_own() {
     for name in ["ends", "ends-static"] {
@@ -232,7 +232,7 @@ fn ends_are_the_programs_own() {
     }
 }
 
-/// Calls that an ancestor's filter traps go on to the kernel where a program is told to use that.
+/// Calls that an ancestor's filter traps are passed on to the kernel if a program is to use the kernel engine.
 #[test]
 fn the_kernel_is_reached_below_our_filter() {
     if !support::kernel_has_io_uring() {
@@ -260,9 +260,9 @@ fn a_child_of_ours_is_nobodys_signal() {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// True if the test runs as root. Says so where it is skipped because it does not.
+/// True if the test runs as root; reports the test as skipped otherwise.
 fn is_root() -> bool {
-    // SAFETY: asks only.
+    // SAFETY: a query only.
     let is = unsafe { libc::geteuid() } == 0;
     if !is {
         anyring_tally::skipped("not root");
@@ -270,8 +270,8 @@ fn is_root() -> bool {
     is
 }
 
-/// Behind `unshare --pid` the first child is a namespace's first process, which takes the namespace along when it ends: it is the
-/// program's.
+/// After `unshare --pid` the first child is the init process of a PID namespace, which ends with it: that child must be the
+/// program.
 #[test]
 fn the_first_child_is_the_programs() {
     if !is_root() {
@@ -298,7 +298,7 @@ fn the_first_child_is_the_programs() {
         (&"user".into(), &"EPERM".into()),
         "{report}"
     );
-    // No tracer could name the program.
+    // A tracer could not address the program by its number.
     let output = unshared(&["run", &path("nop-static")]);
     assert_eq!(output.status.code(), Some(125), "{output:?}");
     assert!(text(&output).contains("in another PID namespace"), "{output:?}");
@@ -306,7 +306,7 @@ fn the_first_child_is_the_programs() {
     let script = format!("exec unshare --pid {}", program.display());
     let output = denied(1).args(["sh", "-c", &script]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "children: 1 1, exit 7\n", "{output:?}");
-    // The first process of a namespace has the engine, whatever `/proc` shows.
+    // The init process of a namespace has the engine, whatever `/proc` shows.
     for options in [["--pid", "--fork"].as_slice(), &["--pid", "--fork", "--mount-proc"]] {
         let program = path("nop-static");
         let output = denied(1).arg("unshare").args(options).arg(&program).output().unwrap();
@@ -317,7 +317,7 @@ fn the_first_child_is_the_programs() {
     }
 }
 
-/// Where no process can be had to try it, nobody dies of trying.
+/// If no process can be started for a trial, the trial kills nothing.
 #[test]
 fn a_filter_that_kills_kills_nobody_behind_unshare() {
     if !is_root() {
@@ -334,7 +334,7 @@ fn a_filter_that_kills_kills_nobody_behind_unshare() {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// A shell in a mount namespace in which an empty directory lies where anyring is; `None` where there is none to be had.
+/// Runs a shell in a mount namespace in which an empty directory is in anyring's place; `None` if that is not possible.
 fn elsewhere(root: &Path, script: &str) -> Option<Output> {
     if !is_root() {
         return None;
@@ -351,7 +351,7 @@ fn root(name: &str) -> std::path::PathBuf {
     root
 }
 
-/// Checks the output of a program that has the engine: what it prints, and nothing from the dynamic linker.
+/// Checks the output of a program with the engine: its own lines, and none from the dynamic linker.
 fn has_the_engine(output: &Output, times: usize) {
     let shown = String::from_utf8_lossy(&output.stdout).matches("three mappings: all there").count();
     assert!(output.status.success() && shown == times, "{output:?}");
@@ -360,8 +360,8 @@ fn has_the_engine(output: &Output, times: usize) {
     assert_eq!(said.matches("rings=2").count(), times, "{said}");
 }
 
-/// Programs that cannot load the library by its path have it by a descriptor, and so have those that they start; also
-/// where that descriptor was closed, or is another file's.
+/// Programs that cannot load the library by its path load it by a descriptor, and so do their children; also if that
+/// descriptor was closed, or is another file.
 #[test]
 fn children_in_another_root_have_the_engine() {
     let (program, root) = (path("nop"), root("root"));
@@ -378,18 +378,18 @@ fn children_in_another_root_have_the_engine() {
         let Some(output) = elsewhere(&root, &entered) else { return };
         has_the_engine(&output, times);
     }
-    // Who starts them has all descriptors closed in them.
+    // The parent has all descriptors closed in them.
     let spawn = built("spawn");
     let entered = format!("exec chroot {} {} {program}", root.display(), spawn.display());
     has_the_engine(&elsewhere(&root, &entered).unwrap(), 3);
-    // There is no room for a copy of the library, which is no reason to die.
+    // There is no room for a copy of the library; the program must run all the same.
     let entered = format!("exec chroot {} bash -c 'ulimit -f 1; exec true'", root.display());
     let output = elsewhere(&root, &entered).unwrap();
     assert!(output.status.success(), "{output:?}");
     std::fs::remove_dir(&root).unwrap();
 }
 
-/// Shells that are started without an environment, by functions that take none, and what they start.
+/// Shells that are started without an environment, by functions that take none, and their children.
 #[test]
 fn shells_without_an_environment_have_the_engine() {
     let program = built("shells");
@@ -427,7 +427,7 @@ fn bubblewrap_may_hide_the_library() {
     }
 }
 
-/// A debugger stops at each signal: a program that enters no ring gets none.
+/// A debugger stops at each signal: a program that enters no ring gets no signal of ours.
 #[test]
 fn debuggers_see_no_signal_of_ours() {
     let watch = built("watch");
@@ -448,7 +448,7 @@ fn debuggers_see_no_signal_of_ours() {
     assert!(String::from_utf8_lossy(&output.stdout).ends_with("0 times\n"), "{output:?}");
 }
 
-/// valgrind is a static program, into which the engine is brought, and runs another in its memory.
+/// valgrind is a static program, into which the engine is injected, and runs another program in its memory.
 #[test]
 fn one_front_end_answers_below_valgrind() {
     let Ok(version) = Command::new("valgrind").arg("--version").output() else {
@@ -465,7 +465,7 @@ fn one_front_end_answers_below_valgrind() {
     assert_eq!(said.matches("rings=2").count(), 1, "{said}");
 }
 
-/// In a program that valgrind runs, the library is the only front end: valgrind knows no filters, so no call traps.
+/// In a program that valgrind runs, the library is the only front end: valgrind does not support filters, so no call traps.
 #[test]
 fn the_library_answers_within_valgrind() {
     if Command::new("valgrind").arg("--version").output().is_err() {
@@ -484,7 +484,7 @@ fn the_library_answers_within_valgrind() {
     }
 }
 
-/// The address sanitizer's run time refuses to come behind another library; it does where that is ours, and sees what it saw.
+/// The address sanitizer's runtime refuses to be loaded after another library, except ours, and detects as many errors.
 #[test]
 fn programs_with_an_address_sanitizer_run() {
     let program = path("nop-sanitized");
@@ -496,14 +496,14 @@ fn programs_with_an_address_sanitizer_run() {
     }
 }
 
-/// The variables of who starts a program that gains privileges are neither obeyed nor handed on.
+/// A program that gains privileges neither obeys nor passes on the variables of its parent.
 #[test]
 fn a_program_that_gains_privileges_takes_no_variables_along() {
     use std::os::unix::fs::PermissionsExt;
     if !is_root() {
         return;
     }
-    // Where everybody may come.
+    // A directory that every user can enter.
     let place = std::env::temp_dir().join(format!("anyring-privileged-{}", std::process::id()));
     std::fs::create_dir_all(&place).unwrap();
     let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
@@ -532,7 +532,7 @@ fn a_program_that_gains_privileges_takes_no_variables_along() {
     assert!(!shown.contains("ANYRING_"), "{output:?}");
 }
 
-/// overlayfs, the root of every container, knows no attempts that do not block: reads that miss the page cache are begun otherwise.
+/// overlayfs, the root of every container, has no non-blocking attempts: reads that miss the page cache are started differently.
 #[test]
 fn reads_that_miss_on_overlayfs_come_whoever_looks_for_them() {
     if !is_root() {

@@ -1,5 +1,4 @@
-//! Events of rings of the kernel's: nothing is missing of what was submitted and posted, and they are told as those of rings of
-//! anyring's engine.
+//! Events of the kernel's rings: each submission and completion is reported, in the same form as for rings of the user engine.
 
 mod support;
 
@@ -20,14 +19,14 @@ use support::{Outcome, anyring, kernel_has_io_uring, over_the_kernel};
 const SLOTS: usize = 1 << 16;
 /// `IORING_CQE_F_NOTIF`.
 const NOTIFICATION: u32 = 1 << 3;
-/// `IOSQE_CQE_SKIP_SUCCESS`, and the two that link.
+/// `IOSQE_CQE_SKIP_SUCCESS`, and the two flags that link.
 const SKIPS: u8 = 1 << 6;
 const LINKS: u8 = 1 << 2 | 1 << 3;
 /// `IORING_OP_ACCEPT` and `IORING_OP_WRITE`.
 const ACCEPT: u8 = 13;
 const WRITE: u8 = 23;
 
-/// An event, without what it brings along.
+/// An event, with its first attachment only.
 #[derive(Debug)]
 struct Told {
     process: u32,
@@ -36,11 +35,11 @@ struct Told {
     time_ns: u64,
     body: Body,
     attachments: usize,
-    /// The first of them.
+    /// The memory of the first attachment.
     memory: Vec<u8>,
 }
 
-/// A buffer that a traced program finds by a path.
+/// A buffer that a traced program opens by its path.
 struct Reader {
     buffer: Buffer,
     file: SharedFile,
@@ -49,7 +48,7 @@ struct Reader {
 impl Reader {
     fn new() -> Reader {
         let file = SharedFile::new(c"watched", buffer::bytes(SLOTS)).unwrap();
-        // SAFETY: fresh memory, which is unmapped behind the buffer.
+        // SAFETY: fresh memory, which is unmapped after the buffer.
         let buffer = unsafe { Buffer::create(file.address(), SLOTS) };
         let settings = &buffer.header().settings;
         settings.reader.store(std::process::id(), Ordering::Relaxed);
@@ -57,7 +56,7 @@ impl Reader {
         Reader { buffer, file }
     }
 
-    /// Takes what comes, until there is no more of it after `is_over`.
+    /// Takes events, until none are left after `is_over`.
     fn take(&self, is_over: &AtomicBool) -> Vec<Told> {
         let mut told = Vec::new();
         loop {
@@ -91,7 +90,7 @@ impl Reader {
     }
 }
 
-/// Runs the program, and has it told of.
+/// Runs the program under a trace; returns its outcome and the events.
 fn run(program: &Path, engine: &str, way: &[&str], patch: bool) -> (Outcome, Vec<Told>) {
     let reader = Reader::new();
     let mut command = Command::new("timeout");
@@ -112,16 +111,16 @@ fn run(program: &Path, engine: &str, way: &[&str], patch: bool) -> (Outcome, Vec
     })
 }
 
-/// A request by its operation and user data, and a result of it.
+/// A request's operation and user data, and one of its results.
 type Line = (u8, u64, Option<i32>);
 
-/// All requests and their completions; that they fit together.
+/// All requests and their completions, which are checked against one another.
 #[derive(Default)]
 struct Requests {
     lines: Vec<Line>,
-    /// Requests linked behind others.
+    /// The number of linked requests.
     linked: usize,
-    /// CQEs about nothing that was submitted.
+    /// The number of CQEs without a submission.
     strays: usize,
     unseen_submissions: u64,
     unseen_completions: u64,
@@ -137,7 +136,7 @@ fn flags(submitted: &Submitted) -> u8 {
 }
 
 fn line(submitted: &Submitted, completed: Option<&Completed>) -> Line {
-    // Numbers of descriptors are nobody's business.
+    // The numbers of descriptors are not compared.
     let result = |completed: &Completed| match opcode(submitted) {
         ACCEPT => completed.res.min(0),
         _ => completed.res,
@@ -205,8 +204,8 @@ fn program() -> PathBuf {
     support::built("watched")
 }
 
-/// The program with instructions of its own, which trap or are patched, by functions of the C library, and static; nothing
-/// where the kernel has no rings to look at.
+/// Returns the builds of the program: with its own instructions, which trap or are patched, with functions of the C
+/// library, and static; none if the kernel has no rings.
 fn builds() -> Vec<(PathBuf, bool)> {
     if !kernel_has_io_uring() {
         return Vec::new();
@@ -215,13 +214,13 @@ fn builds() -> Vec<(PathBuf, bool)> {
     vec![(program(), false), (program(), true), (by_functions, true), (alone, false)]
 }
 
-/// Follows one way of the program over the kernel's rings; what it does is what it does alone.
+/// Traces one case of the program on the kernel's rings; its outcome must be that without a trace.
 fn follow(program: &Path, way: &[&str], patch: bool) -> Requests {
     let (outcome, told) = run(program, "kernel", way, patch);
     assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
     let alone = Command::new(program).args(way).output().unwrap();
     assert_eq!(outcome, Outcome::from(&alone));
-    // The command looks first whether the library loads, into another program.
+    // The command first checks whether the library loads into another program, which reports events, too.
     let has_ring =
         |process| told.iter().any(|told| told.process == process && matches!(told.body, Body::RingMade(_)));
     let engines: BTreeSet<u32> = told
@@ -238,7 +237,7 @@ fn follow(program: &Path, way: &[&str], patch: bool) -> Requests {
     all
 }
 
-/// As [`follow`], and nothing is missing; the same is told of anyring's engine.
+/// Traces as [`follow`]; no event may be missing, and the user engine must report the same.
 fn follow_all(way: &str) -> Requests {
     let by_engine = run(&program(), "user", &[way], true).1;
     assert!(
@@ -259,7 +258,7 @@ fn requests_and_chains() {
     assert_eq!(follow_all("plain").linked, 3 * 2 + 1);
 }
 
-/// The name of a registered file is known, though its descriptor is closed, and no other's is taken for it.
+/// A registered file keeps its name after its descriptor was closed, and gets no other file's name.
 #[test]
 fn registered_files_have_names() {
     follow_all("registered");
@@ -304,8 +303,8 @@ fn threads_share_a_ring() {
 fn children_have_the_ring_too() {
     for (program, patch) in builds() {
         let all = follow(&program, &["forks"], patch);
-        // One before the fork, five and one of a ring of its own in the child, five after it. The parent may see some of the
-        // child's, too, while it waits: the ring is both's.
+        // One request before the fork, five and one of a ring of its own in the child, five after it. The parent may see
+        // some of the child's requests, too, while it waits, because they share the ring.
         let lines: BTreeSet<&Line> = all.lines.iter().collect();
         assert_eq!(lines.len(), 2 * (1 + 6 + 5));
         assert_eq!((all.unseen_submissions, all.unseen_completions), (0, 0));
@@ -317,7 +316,7 @@ fn completions_that_are_reaped_without_a_call() {
     assert_eq!(follow_all("reaps").lines.len(), 2 * 3);
 }
 
-/// An SQ thread takes and completes more than the queues hold while nobody looks: what is missing is counted.
+/// An SQ thread takes and completes more requests than the queues hold while they are not watched: the missing ones are counted.
 #[by(over_the_kernel)]
 fn what_an_sq_thread_does_unseen_is_counted() {
     const COUNT: u64 = 20_000;
@@ -335,7 +334,7 @@ fn rings_by_numbers_duplicates_and_in_memory_of_the_program() {
     assert_eq!(follow_all("resizes").lines.len(), 2 * 200);
 }
 
-/// The ring ends as it would if nobody looked at it: the program waits for what it lets go of.
+/// A watched ring ends like any other: the program waits for the release of its resources.
 #[test]
 fn rings_end_though_they_are_looked_at() {
     for (program, patch) in builds() {
@@ -345,7 +344,7 @@ fn rings_end_though_they_are_looked_at() {
     }
 }
 
-/// Each of ten requests is told of with the number of its thread.
+/// Each of ten requests is reported with the ID of its thread.
 fn ten_threads_have_their_numbers(way: &str) {
     for (program, patch) in builds() {
         for engine in ["kernel", "user"] {
@@ -360,31 +359,31 @@ fn ten_threads_have_their_numbers(way: &str) {
     }
 }
 
-/// A thread that has the memory of one that has ended is not taken for it.
+/// A thread that reuses the memory of an ended thread has its own ID.
 #[test]
 fn threads_have_their_numbers() {
     ten_threads_have_their_numbers("successors");
 }
 
-/// Nor is one that shares its storage.
+/// A thread that shares another's thread-local storage has its own ID.
 #[test]
 fn threads_that_share_their_storage_have_their_numbers() {
     ten_threads_have_their_numbers("sharers");
 }
 
-/// A call comes to the ring that has the descriptor now, though nobody saw how it got it.
+/// A call is attributed to the ring that has the descriptor now, though the replacement was not seen.
 fn comes_to_another_ring(way: &str, result: i32) {
     for (program, patch) in builds() {
         let (outcome, told) = run(&program, "kernel", &[way], patch);
         assert_eq!((outcome.code, outcome.stdout), (Some(0), format!("2: {result}\n")));
         requests(&told);
-        // What it brings could be something else by now, and the CQE could have been there before the call.
+        // Attached memory could have changed by now, and the CQE could have been posted before the call.
         let submitted = told.iter().filter_map(|told| match &told.body {
             Body::Submitted(submitted) => Some((told.ring, submitted.sqe[4], told.attachments)),
             _ => None,
         });
         let submitted: Vec<_> = submitted.collect();
-        // Where the thread that looks at rings has noticed before the call, all is as for any other ring.
+        // If the watching thread has noticed the replacement before the call, the events are complete.
         let was_noticed = submitted == [(2, 2, 1)];
         assert!(was_noticed || submitted == [(2, 2, 0)], "{submitted:?}");
         let completed = told.iter().filter_map(|told| match &told.body {
@@ -402,19 +401,19 @@ fn another_ring_gets_the_descriptor() {
     comes_to_another_ring("replaced", 4);
 }
 
-/// The ring that had the descriptor is found to have ended while the call waits.
+/// The old ring of the descriptor is found to have ended while the call waits.
 #[test]
 fn another_ring_gets_the_descriptor_and_waits() {
     comes_to_another_ring("replaced-waits", -libc::ETIME);
 }
 
-/// The rings that calls which have submitted or waited came to.
+/// Returns the rings of the calls that have submitted.
 fn came_to(told: &[Told]) -> Vec<u32> {
     let entered = told.iter().filter(|told| matches!(told.body, Body::Entered(one) if one.to_submit > 0));
     entered.map(|told| told.ring).collect()
 }
 
-/// A call that waits belongs to its ring, whatever another thread does with the descriptor.
+/// A waiting call belongs to its ring, whatever another thread does with the descriptor.
 #[test]
 fn a_descriptor_is_closed_during_the_call() {
     for (program, patch) in builds() {
@@ -426,13 +425,13 @@ fn a_descriptor_is_closed_during_the_call() {
     }
 }
 
-/// A request that one thread submits while another one waits is not told to complete before.
+/// A request that one thread submits while another one waits is not reported as completed before its submission.
 #[test]
 fn one_thread_submits_and_another_waits() {
     assert_eq!(follow_all("two").lines.len(), 2 * 2500);
 }
 
-/// Memory that a request brings is copied before the call.
+/// The memory of a request is copied before the call.
 #[by(over_the_kernel)]
 fn memory_is_told_as_it_was() {
     let (_, told) = run(&program(), "kernel", &["plain"], true);
@@ -441,7 +440,7 @@ fn memory_is_told_as_it_was() {
     assert!(matches!(writes[..], [one] if one.attachments == 1), "{writes:?}");
 }
 
-/// Handlers interrupt waits, enter rings and jump away; masks and actions are the program's.
+/// Handlers interrupt waits, enter rings and jump out; masks and actions are the program's own.
 #[by(over_the_kernel)]
 fn signals_are_the_programs() {
     for name in ["signals", "signals-libc", "signals-static"] {
@@ -454,7 +453,7 @@ fn signals_are_the_programs() {
     }
 }
 
-/// So it is with those that are sent to the process at any moment, and those that end it.
+/// Signals that are sent to the process at any moment reach it, and end it if they must.
 #[by(over_the_kernel)]
 fn signals_that_are_sent_reach_the_program() {
     let program = support::built("sent");

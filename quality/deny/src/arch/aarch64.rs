@@ -13,5 +13,5 @@ pub const CALLS: &[(u32, Version)] = &[(__NR_rseq, (4, 19)), (__NR_kexec_file_lo
 /// As [`flags`](crate::newer::flags): none.
 pub const FLAGS: &[Flag] = &[];
 
-/// Calls of this processor alone that the default profile of containers refuses with EPERM: none.
+/// Calls of this architecture only that the default profile of containers refuses with EPERM: none.
 pub const LEGACY_CALLS: &[u32] = &[];

@@ -1,4 +1,4 @@
-//! Differences between architectures: the calls below 424, which have numbers of their own, and calls that others do not have.
+//! Differences between architectures: calls below 424, whose numbers differ, and calls that other architectures lack.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

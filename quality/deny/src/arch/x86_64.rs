@@ -25,7 +25,7 @@ pub const FLAGS: &[Flag] = &[
     flag("ARCH_SHSTK_*", (6, 6), &[__NR_arch_prctl], &[Within(0, 0x5001, 0x5005)], EINVAL),
 ];
 
-/// Calls of this processor alone that the default profile of containers refuses with EPERM.
+/// Calls of this architecture only that the default profile of containers refuses with EPERM.
 pub const LEGACY_CALLS: &[u32] = &[
     __NR_ioperm,
     __NR_iopl,

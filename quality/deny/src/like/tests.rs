@@ -7,7 +7,7 @@ use crate::newer::{Flag, Version, When, calls, flags};
 
 const ALLOWED: u32 = 0x7fff_0000;
 
-/// The answer of a filter to a call, instruction by instruction as the kernel reads it.
+/// Returns the answer of a filter to a call, by interpreting its instructions as the kernel does.
 fn judge(filter: &[libc::sock_filter], architecture: u32, number: u32, arguments: [u64; 6]) -> u32 {
     let word = |offset: u32| match offset {
         0 => number,
@@ -19,7 +19,7 @@ fn judge(filter: &[libc::sock_filter], architecture: u32, number: u32, arguments
     loop {
         let insn = filter[at];
         let jump = |holds: bool| usize::from(if holds { insn.jt } else { insn.jf });
-        // The numbers are linux/bpf_common.h's.
+        // The numbers are those of linux/bpf_common.h.
         at += 1 + match insn.code {
             0x20 => {
                 value = word(insn.k);
@@ -44,9 +44,9 @@ fn judged(version: Version, number: u32, arguments: [u64; 6]) -> u32 {
     judge(&filter(version), AUDIT_ARCH, number, arguments)
 }
 
-/// Values of the argument that a condition names for which it holds, and for which it does not.
+/// Returns the argument of a condition, values for which it holds, and values for which it does not.
 fn values(when: &When) -> (usize, Vec<u64>, Vec<u64>) {
-    // The upper half does not count, but in a pointer.
+    // The upper half is ignored, except in a pointer.
     const HIGH: u64 = 7 << 32;
     let bits = |mask: u32| (0..32).map(|bit| 1u32 << bit).filter(move |bit| mask & bit != 0);
     match *when {
@@ -69,7 +69,7 @@ fn values(when: &When) -> (usize, Vec<u64>, Vec<u64>) {
     }
 }
 
-/// True if another row answers this call of this kernel.
+/// True if a different row answers this call of this kernel.
 fn another(flag: &Flag, version: Version, number: u32, arguments: [u64; 6]) -> bool {
     let holds = |when: &When| match *when {
         When::Within(at, first, last) => (first..=last).contains(&(arguments[at as usize] as u32)),
@@ -100,7 +100,7 @@ fn the_tables_are_sorted() {
     }
 }
 
-/// From 424 on, calls have one number on all architectures, and no number is left out.
+/// From 424 on, calls have the same number on all architectures, without gaps.
 #[test]
 fn no_call_is_missing() {
     let numbers: Vec<u32> = calls().map(|(number, _)| *number).filter(|number| *number >= 424).collect();
@@ -111,7 +111,7 @@ fn no_call_is_missing() {
 
 #[test]
 fn calls_are_known_from_the_kernel_on_that_brought_them() {
-    // Other kernels than those that can be played, too: of some, a call is missing between others.
+    // Includes kernels that cannot be emulated: some lack a call between others.
     let odd = [(5, 1), (5, 6), (5, 8), (5, 13), (6, 17)];
     for version in Like::value_variants().iter().map(|like| like.version()).chain(odd) {
         // Pointers to something, and no flags.
@@ -120,7 +120,7 @@ fn calls_are_known_from_the_kernel_on_that_brought_them() {
             let expected = if *since > version { refuse(libc::ENOSYS).k } else { ALLOWED };
             assert_eq!(say(*number), expected, "call {number}, since {since:?}, on {version:?}");
         }
-        // What has no row: old calls, calls that nobody knows yet, those of the x32 ABI, none at all.
+        // Calls without a row: old calls, calls of the future, those of the x32 ABI, and an invalid one.
         assert_eq!([0, 1, 59, 93, 231, 290].map(say), [ALLOWED; 6]);
         for number in [calls().last().unwrap().0 + 1, 1000, 0x4000_0000, u32::MAX] {
             assert_eq!(say(number), refuse(libc::ENOSYS).k, "call {number}");
@@ -130,7 +130,7 @@ fn calls_are_known_from_the_kernel_on_that_brought_them() {
 
 #[test]
 fn flags_are_known_from_the_kernel_on_that_brought_them() {
-    // Each of the kernels that can be played, and those just before and after a row.
+    // Each kernel that can be emulated, and those just before and after a row.
     let mut versions: Vec<Version> = Like::value_variants().iter().map(|like| like.version()).collect();
     versions.extend(flags().map(|flag| flag.since));
     versions.sort_unstable();
@@ -176,10 +176,10 @@ fn other_architectures_are_left_alone() {
     }
 }
 
-/// A call, which returns 0 where it succeeds, or the errno.
+/// A call that returns 0 on success, or the errno.
 type Sample = (&'static str, Version, i32, fn() -> i64);
 
-/// Calls with the kernel that brought them and the answer of those before it, written down apart from the tables.
+/// Calls with the kernel that introduced them and the answer of older kernels, independent of the tables.
 const SAMPLES: &[Sample] = &[
     ("UDP_GRO", (5, 0), libc::ENOPROTOOPT, || socket_option(libc::SOL_UDP, 104)),
     ("pidfd_send_signal", (5, 1), libc::ENOSYS, || call(424, [libc::c_long::MAX, 0, 0, 0, 0, 0])),
@@ -245,7 +245,7 @@ const SAMPLES: &[Sample] = &[
         call(libc::SYS_execveat, [-100, c"/bin/true".as_ptr() as i64, 0, 0, 0x10000, 0])
     }),
     ("file_getattr", (6, 17), libc::ENOSYS, || call(468, [0; 6])),
-    // What every kernel here knows.
+    // Calls that every kernel here knows.
     ("statx", (4, 11), 0, || call(libc::SYS_statx, [-100, c"/".as_ptr() as i64, 0, 1, 0, 0])),
     ("RWF_NOWAIT", (4, 14), 0, || call(libc::SYS_preadv2, [0, 0, 0, -1, 0, 8])),
     ("MEMBARRIER_CMD_QUERY", (4, 3), 0, || call(libc::SYS_membarrier, [0; 6])),
@@ -255,12 +255,12 @@ const SAMPLES: &[Sample] = &[
 
 fn call(number: libc::c_long, arguments: [i64; 6]) -> i64 {
     let [a, b, c, d, e, f] = arguments;
-    // SAFETY: the samples name no memory but what is theirs.
+    // SAFETY: the samples name only their own memory.
     let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
     if result < 0 { -i64::from(std::io::Error::last_os_error().raw_os_error().unwrap()) } else { result }
 }
 
-/// An option of a datagram socket, of either level, is read.
+/// Reads an option of a datagram socket, of either level.
 fn socket_option(level: i32, name: i64) -> i64 {
     let socket = call(libc::SYS_socket, [libc::AF_INET.into(), libc::SOCK_DGRAM.into(), 0, 0, 0, 0]);
     let (mut value, mut length) = ([0i32; 2], 8u32);
@@ -268,7 +268,7 @@ fn socket_option(level: i32, name: i64) -> i64 {
     call(libc::SYS_getsockopt, [socket, level.into(), name, value, length, 0])
 }
 
-/// The answer, or that it is a success: descriptors have other numbers each time.
+/// Returns the error, or 0 for success: the numbers of descriptors vary.
 fn said(sample: fn() -> i64) -> i64 {
     sample().min(0)
 }
@@ -291,7 +291,7 @@ fn a_process_sees_the_answers_of_each_kernel() {
     }
 }
 
-/// How many of the samples are not answered as a kernel does it: what it knows is left to this machine's.
+/// Returns how many samples are not answered as by the kernel; known calls must be answered as by this machine.
 fn wrong_answers(like: Like) -> i32 {
     let before: Vec<i64> = SAMPLES.iter().map(|(.., sample)| said(*sample)).collect();
     play(like).expect("the filter");
@@ -301,7 +301,7 @@ fn wrong_answers(like: Like) -> i32 {
         let is = said(*sample);
         if is != expected {
             let line = format!("{name} on {like:?}: {is} instead of {expected}\n");
-            // Past the standard library's lock, which another thread may have held at the fork.
+            // Without the standard library's lock, which another thread may have held at the fork.
             call(libc::SYS_write, [2, line.as_ptr() as i64, line.len() as i64, 0, 0, 0]);
             wrong += 1;
         }

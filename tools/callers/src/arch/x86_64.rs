@@ -2,17 +2,17 @@ use anyring_trace::event::Called;
 use framehop::x86_64::UnwindRegsX86_64;
 pub use framehop::x86_64::{CacheX86_64 as Cache, UnwinderX86_64 as Unwinder};
 
-/// The registers by which the innermost frame is known.
+/// Returns the registers of the innermost frame.
 pub fn registers(called: &Called, _highest: u64) -> UnwindRegsX86_64 {
     UnwindRegsX86_64::new(called.ip, called.sp, called.bp)
 }
 
-/// The registers of the function that this is a part of.
+/// Returns the registers of the function into which this one is inlined.
 #[cfg(test)]
 #[inline(always)]
 pub fn here() -> Called {
     let (ip, sp, bp);
-    // SAFETY: looks at registers only.
+    // SAFETY: reads registers only.
     unsafe {
         std::arch::asm!("lea {}, [rip]", "mov {}, rsp", "mov {}, rbp", out(reg) ip, out(reg) sp, out(reg) bp, options(nomem));
     }

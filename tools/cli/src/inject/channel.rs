@@ -1,12 +1,12 @@
-//! The channel between a process and its tracer before the program begins: memory that both have. It takes no descriptors, of
-//! which the program may be allowed as few as it needs itself.
+//! The channel between a process and its tracer before the program begins, in shared memory. It needs no descriptors, of
+//! which the program may be allowed only as many as it needs itself.
 
 use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How long to sleep before looking whether the other process lives.
+/// How long to sleep between checks that the other process lives.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 const ASKED: u32 = 1;
@@ -14,47 +14,47 @@ const ANSWERED: u32 = 2;
 
 #[derive(Default)]
 struct Words {
-    /// How far the two have come.
+    /// The progress of the exchange.
     stage: AtomicU32,
     answer: AtomicI32,
 }
 
-/// One question, and its answer.
+/// A channel for one question and its answer.
 pub struct Channel(&'static Words);
 
 impl Channel {
-    /// To be made before the tracer is forked off.
+    /// Creates the channel, before the tracer is forked.
     ///
     /// # Errors
-    /// Those of `mmap`.
+    /// Returns errors of `mmap`.
     pub fn new() -> io::Result<Self> {
         let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        // SAFETY: new memory, wherever the kernel likes.
+        // SAFETY: new memory at an address of the kernel's choice.
         let words = unsafe { libc::mmap(ptr::null_mut(), size_of::<Words>(), access, flags, -1, 0) };
         if words == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: mapped until the process executes the program; its zeros are such words.
+        // SAFETY: mapped until the process executes the program; zeros are valid words.
         Ok(Self(unsafe { &*words.cast::<Words>() }))
     }
 
-    /// Lets the tracer begin.
+    /// Tells the tracer to begin.
     pub fn ask(&self) {
         self.advance(ASKED);
     }
 
-    /// Whether the tracer is asked; not if the other process ends before.
+    /// Waits for the question; returns false if the other process ends before.
     pub fn is_asked(&self, lives: impl Fn() -> bool) -> bool {
         self.reached(ASKED, lives)
     }
 
-    /// The tracer's answer.
+    /// Sends the tracer's answer.
     pub fn give(&self, answer: i32) {
         self.0.answer.store(answer, Ordering::Relaxed);
         self.advance(ANSWERED);
     }
 
-    /// The tracer's answer; nothing if it ends before.
+    /// Waits for the tracer's answer; returns `None` if the tracer ends before.
     pub fn answer(&self, lives: impl Fn() -> bool) -> Option<i32> {
         self.reached(ANSWERED, lives).then(|| self.0.answer.load(Ordering::Relaxed))
     }
@@ -62,7 +62,7 @@ impl Channel {
     fn advance(&self, stage: u32) {
         // Release pairs with the acquire in `reached`.
         self.0.stage.store(stage, Ordering::Release);
-        // SAFETY: wakes who sleeps for this word.
+        // SAFETY: wakes a thread that waits for this word.
         unsafe { libc::syscall(libc::SYS_futex, self.0.stage.as_ptr(), libc::FUTEX_WAKE, 1) };
     }
 
@@ -74,11 +74,11 @@ impl Channel {
             }
             let time =
                 libc::timespec { tv_sec: 0, tv_nsec: libc::c_long::from(PATIENCE.subsec_nanos() as i32) };
-            // SAFETY: sleeps while the word is as it was seen, and reads the time.
+            // SAFETY: sleeps while the word has the value seen, and reads the time.
             let slept = unsafe {
                 libc::syscall(libc::SYS_futex, self.0.stage.as_ptr(), libc::FUTEX_WAIT, seen, &raw const time)
             };
-            // What it said last counts.
+            // The other process may have advanced just before its end.
             if slept < 0 && !lives() && self.0.stage.load(Ordering::Acquire) < stage {
                 return false;
             }

@@ -1,4 +1,4 @@
-//! The image file, as it shall lie in memory.
+//! The image file, and its layout in memory.
 
 use super::arch::{PAGE, RELATIVE};
 use crate::library;
@@ -14,34 +14,34 @@ const DT_RELASZ: u64 = 8;
 const DT_JMPREL: u64 = 23;
 const DT_RELR: u64 = 36;
 
-/// A part of the image that is mapped alike.
+/// A part of the image that is mapped with one protection.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Its first page, from the image's start.
+    /// The first page, relative to the image's start.
     pub start: usize,
     pub length: usize,
     pub protection: i32,
-    /// Where the first page lies in the file.
+    /// The offset of the first page in the file.
     pub offset: usize,
 }
 
-/// The image at address 0.
+/// The image, relocated to address 0.
 #[derive(Debug, Default)]
 pub struct Image {
     bytes: Vec<u8>,
     pub entry: usize,
     pub segments: Vec<Segment>,
-    /// Words that hold an address within the image.
+    /// Words with an address within the image.
     addresses: Vec<(usize, u64)>,
-    /// The file. The program that is executed has it until the image is mapped.
+    /// The file. The executed program inherits its descriptor until the image is mapped.
     file: Option<File>,
 }
 
 impl Image {
-    /// Reads the file.
+    /// Reads the image from its file.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns what is wrong with the file.
     pub fn read((mut file, path): library::Image) -> Result<Self, String> {
         let told = |error: io::Error| format!("{}: {error}", path.display());
         let mut bytes = Vec::new();
@@ -51,7 +51,7 @@ impl Image {
         Ok(Self { file: Some(file), ..image })
     }
 
-    /// The descriptor of the file.
+    /// Returns the descriptor of the file.
     pub fn descriptor(&self) -> Option<RawFd> {
         self.file.as_ref().map(File::as_raw_fd)
     }
@@ -113,7 +113,7 @@ impl Image {
         Some(())
     }
 
-    /// Finds the words to adapt; none but addresses within the image may be among them.
+    /// Finds the words to relocate; returns `None` unless they are all addresses within the image.
     fn relocations(&mut self, dynamic: usize, length: usize) -> Option<()> {
         let (mut table, mut bytes) = (0, 0);
         for entry in self.bytes.get(dynamic..dynamic + length)?.chunks_exact(16) {
@@ -134,12 +134,12 @@ impl Image {
         Some(())
     }
 
-    /// How much memory it takes.
+    /// Returns the size of the image in memory.
     pub fn length(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Its content for a place in memory.
+    /// Returns the contents for a base address.
     pub fn at(&self, base: usize) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         for &(place, address) in &self.addresses {

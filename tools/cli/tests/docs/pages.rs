@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 pub struct Block {
     /// The page, from the repository's root.
     pub page: String,
-    /// The line of its first fence.
+    /// The line of the first fence.
     pub line: usize,
-    /// The words behind the first fence.
+    /// The words after the first fence.
     pub kind: String,
     /// The line before the first fence.
     pub before: String,
@@ -24,16 +24,16 @@ impl Block {
     }
 }
 
-/// All Markdown files below the repository's root, but for what is built or fetched.
+/// Returns all Markdown files below the repository's root, except for built and fetched ones.
 pub fn pages(root: &Path) -> Vec<PathBuf> {
     let (mut all, mut directories) = (Vec::new(), vec![root.to_path_buf()]);
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(&directory).unwrap().map(Result::unwrap) {
             let name = entry.file_name().into_string().unwrap_or_default();
-            // A symbolic link is neither: what it leads to is read in its own place.
+            // A symbolic link is skipped: its target is read at its own path.
             let kind = entry.file_type().unwrap();
             if kind.is_dir() {
-                // Cargo tags each of its target directories.
+                // Cargo tags its target directories.
                 let is_made = ["target", "work", "venv", "node_modules"].contains(&name.as_str())
                     || entry.path().join("CACHEDIR.TAG").exists();
                 if !is_made && !name.starts_with('.') {
@@ -48,7 +48,7 @@ pub fn pages(root: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// The blocks of all pages.
+/// Returns the blocks of all pages.
 pub fn blocks(root: &Path) -> Vec<Block> {
     pages(root).iter().flat_map(|page| blocks_of(root, page)).collect()
 }
@@ -88,7 +88,7 @@ fn blocks_of(root: &Path, page: &Path) -> Vec<Block> {
     all
 }
 
-/// One command of a console block, with what the page says that it prints.
+/// A command of a console block, with the output that the page shows.
 #[derive(Debug)]
 pub struct Command {
     pub place: String,
@@ -96,7 +96,7 @@ pub struct Command {
     pub output: Vec<String>,
 }
 
-/// The commands of a console block: behind `$ `, over several lines where a line ends with a backslash.
+/// Returns the commands of a console block: the words after `$ `, over several lines if a line ends with a backslash.
 pub fn commands(block: &Block) -> Vec<Command> {
     let (mut all, mut goes_on) = (Vec::<Command>::new(), false);
     for (number, line) in block.text.lines().enumerate() {
@@ -104,7 +104,7 @@ pub fn commands(block: &Block) -> Vec<Command> {
         match (line.strip_prefix("$ "), all.last_mut()) {
             (Some(text), _) => all.push(Command { place, text: text.to_owned(), output: Vec::new() }),
             (None, Some(command)) if goes_on => command.text.extend(["\n", line]),
-            // The comment of a command that leaves no place beside it.
+            // A comment on a line of its own, about a command that leaves no room beside it.
             _ if line.trim_start().starts_with("# ") => {}
             (None, Some(command)) => command.output.push(line.to_owned()),
             (None, None) => panic!("{place}: the block begins with no command: {line}"),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// Builds what tests start and load, unless cargo-nextest has done so before the tests (`.config/nextest.toml`).
+/// Builds the files that tests start and load, unless cargo-nextest has done so before the tests (`.config/nextest.toml`).
 fn build() {
     static BUILT: OnceLock<()> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -34,7 +34,7 @@ fn path_of(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs").join(name)
 }
 
-/// The program that `tests/programs/Makefile` has by this name.
+/// Returns the path of a program of `tests/programs/Makefile`.
 pub fn built(name: &str) -> PathBuf {
     let program = path_of(name);
     assert!(
@@ -44,7 +44,7 @@ pub fn built(name: &str) -> PathBuf {
     program
 }
 
-/// A program of this name, if there was a compiler for musl.
+/// Returns the path of a program, if there was a compiler for musl.
 pub fn built_by_musl(name: &str) -> Option<PathBuf> {
     let program = path_of(name);
     if !program.exists() {
@@ -54,7 +54,7 @@ pub fn built_by_musl(name: &str) -> Option<PathBuf> {
     Some(program)
 }
 
-/// The `anyring` command, with the library and the image built beside it.
+/// Returns the path of the `anyring` command, with the library and the image built beside it.
 pub fn anyring() -> &'static Path {
     build();
     Path::new(env!("CARGO_BIN_EXE_anyring"))
@@ -78,7 +78,7 @@ impl From<&Output> for Outcome {
     }
 }
 
-/// As it stands in a record: what was printed, and below it how the program ended.
+/// The form in a record: the output, and below it how the program ended.
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.stdout)?;
@@ -89,7 +89,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// The counters of a line that `ANYRING_LOG=info` wrote.
+/// The counters in a line of `ANYRING_LOG=info`.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub rings: u64,
@@ -109,24 +109,24 @@ pub fn counters(log: &str) -> Counters {
     Counters { rings: field("rings="), traps: field("traps="), sites: field("sites=") }
 }
 
-/// A command that starts `program` under anyring's engine, with `io_uring` denied by `errno`.
+/// Returns a command that starts `program` on the user engine, with `io_uring` denied by `errno`.
 pub fn denied(errno: i32) -> Command {
     denied_by(&errno.to_string())
 }
 
-/// [`denied`], with what `deny.c` takes.
+/// Works as [`denied`], with an argument of `deny.c` in place of the errno.
 pub fn denied_by(what: &str) -> Command {
     denied_to(what, &["run", "--engine", "user", "--log", "info", "--"])
 }
 
-/// The command with these words, in the sandbox that `deny.c` makes.
+/// Returns the command with these words, in a sandbox that `deny.c` creates.
 pub fn denied_to(what: &str, words: &[&str]) -> Command {
     let mut command = Command::new(built("deny"));
     command.arg(what).arg(anyring()).args(words);
     command
 }
 
-/// Whether the kernel's own `io_uring` is there; a test that does nothing without it is counted as skipped.
+/// True if the kernel's own `io_uring` works; otherwise the test is counted as skipped.
 pub fn kernel_has_io_uring() -> bool {
     let has = kernel_makes(0);
     if !has {
@@ -135,14 +135,14 @@ pub fn kernel_has_io_uring() -> bool {
     has
 }
 
-/// Does what wants the kernel's rings, where there are any.
+/// Runs a test body that needs the kernel's rings, if they work.
 pub fn over_the_kernel(body: impl FnOnce()) {
     if kernel_has_io_uring() {
         body();
     }
 }
 
-/// Whether the kernel makes a ring with these flags of setup.
+/// True if the kernel creates a ring with these setup flags.
 pub fn kernel_makes(flags: u32) -> bool {
     let mut params = [0_u32; 30];
     params[2] = flags;
@@ -153,8 +153,8 @@ pub fn kernel_makes(flags: u32) -> bool {
     }
 }
 
-/// Runs `program` under anyring's engine, and compares what it did with what it does over the kernel's `io_uring`; the outcome and
-/// the counters.
+/// Runs `program` on the user engine, and compares its outcome with that on the kernel's `io_uring`; returns the outcome and the
+/// counters.
 pub fn compare<A: AsRef<OsStr>>(program: &Path, arguments: &[A], patch: bool) -> (Outcome, Counters) {
     let output = denied(libc::EPERM)
         .arg(program)
@@ -169,10 +169,10 @@ pub fn compare<A: AsRef<OsStr>>(program: &Path, arguments: &[A], patch: bool) ->
     (outcome, counters(&log))
 }
 
-/// Programs that leave out what musl does not have.
+/// Programs that omit parts that musl does not support.
 const SHORTER_WITH_MUSL: [&str; 3] = ["actions", "masks", "signals"];
 
-/// A program's record is named by its source and its arguments: however it was built, it does the same.
+/// Returns the name of a program's record, from its source and its arguments: all builds of it behave alike.
 fn name<A: AsRef<OsStr>>(program: &Path, arguments: &[A]) -> String {
     let file = program.file_name().unwrap().to_str().unwrap();
     let words = arguments.iter().map(|word| word.as_ref().to_str().unwrap());
@@ -182,10 +182,10 @@ fn name<A: AsRef<OsStr>>(program: &Path, arguments: &[A]) -> String {
     std::iter::once(source).chain(words).chain(library).collect::<Vec<_>>().join(" ")
 }
 
-/// Compares an outcome with the one that the kernel's `io_uring` came to when it was recorded: `tests/record/NAME.txt`.
+/// Compares an outcome with the recorded one on the kernel's `io_uring`: `tests/record/NAME.txt`.
 ///
-/// `ANYRING_ORACLE` has the kernel asked, by `native`: `live` compares with the record what it answers; `record` writes that down;
-/// `kernel` compares the outcome with the kernel alone.
+/// `ANYRING_ORACLE` makes it run on the kernel, by `native`: `live` compares that outcome with the record; `record` writes it as
+/// the record; `kernel` compares the outcome with that of the kernel alone.
 pub fn is_as_recorded(name: &str, outcome: &Outcome, native: impl FnOnce() -> Outcome, log: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/record/{name}.txt"));
     let oracle = std::env::var("ANYRING_ORACLE").unwrap_or_default();
