@@ -18,17 +18,17 @@ use crate::source::{Suite, prepare, prepare_linked};
 use crate::traced::check_trace;
 use crate::{concurrent, coverage, differential, refusals};
 
-/// How long a test may take that has nothing to wait for: one with io_uring denied.
+/// The time limit of a test that has nothing to wait for: one with io_uring denied.
 const DENIED_LIMIT: Duration = Duration::from_secs(20);
 
-/// How long a test may take natively: as long as under the suite's own script. What is remembered must not
+/// The time limit of a native test: that of the suite's own script. The remembered outcomes must not
 /// depend on `--limit`.
 const NATIVE_LIMIT: Duration = Duration::from_secs(60);
 
-/// A test passes natively if it passes in one of so many runs: noise must not take it out of the score.
+/// A test passes natively if it passes in one of so many runs: noise must not remove it from the score.
 const NATIVE_TRIES: NonZeroU32 = NonZeroU32::new(3).unwrap();
 
-/// How probable each fault is: the tests are short.
+/// The probability of each fault; it is high because the tests are short.
 const CHAOS_RATE: &str = "0.1";
 
 /// Run liburing's own test suite over anyring
@@ -157,7 +157,7 @@ impl Engine {
     }
 }
 
-/// Runs the command; the process's exit status comes out.
+/// Runs the command; returns the exit status of the process.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match &cli.command.unwrap_or_else(|| Task::Suite(SuiteArgs::default())) {
@@ -183,7 +183,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// The built suite, and where it runs.
+/// The built suite, and its directories.
 struct Bench {
     suite: Suite,
     places: Places,
@@ -209,7 +209,7 @@ impl Common {
         Ok(Bench::new(suite, work))
     }
 
-    /// The suite linked with the library beside this program, and under what conditions it runs.
+    /// Returns the suite linked with the library beside this program, and the conditions under which it runs.
     fn linked(&self, engine: Engine) -> Result<(Bench, Conditions)> {
         let work = self.work_directory()?;
         let library =
@@ -235,7 +235,7 @@ impl Common {
         work.canonicalize().context("cannot resolve the work directory")
     }
 
-    /// The tests to run: all, or those that were named.
+    /// Returns the tests to run: all, or the named ones.
     fn selection(&self, suite: &Suite) -> Result<Vec<String>> {
         if self.only.is_empty() {
             return Ok(suite.built.clone());
@@ -244,14 +244,14 @@ impl Common {
         Ok(self.only.clone())
     }
 
-    /// The names in a list of the crate's directory.
+    /// Returns the names in a list of the crate's directory.
     fn list(&self, name: &str) -> Result<Vec<String>> {
         let path = self.home.join(name);
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         Ok(listed(&text))
     }
 
-    /// The tests that must pass, as far as they were named; all of them can be built, unless they are `linked` with our library.
+    /// Returns the tests that must pass, limited to the named ones; all of them must be built, unless they are `linked` with our library.
     fn must_pass(&self, suite: &Suite, linked: bool) -> Result<Vec<String>> {
         let mut names = self.list("must-pass.txt")?;
         names.retain(|name| !(linked && suite.not_built.contains(name)));
@@ -304,7 +304,7 @@ fn known_only(names: &[String], suite: &Suite) -> Result<()> {
     Ok(())
 }
 
-/// The two runs without anyring.
+/// The outcomes of the two runs without anyring.
 struct Oracles<'a> {
     bench: &'a Bench,
     native: (Oracle, Conditions),
@@ -312,7 +312,7 @@ struct Oracles<'a> {
 }
 
 impl<'a> Oracles<'a> {
-    /// Loads what is known; with `refresh`, but not about the tests selected.
+    /// Loads the remembered outcomes; with `refresh`, forgets those of the selected tests.
     fn load(common: &Common, bench: &'a Bench, kernel: &str, refresh: bool) -> Result<Oracles<'a>> {
         let denied = if common.enosys { "enosys" } else { "denied" };
         let version = &bench.suite.version;
@@ -459,13 +459,13 @@ fn must_pass(
     Ok(ExitCode::from(u8::from(failed != 0)))
 }
 
-/// True if a test passes on the kernel's io_uring; false, too, where the kernel is too old for it.
+/// True if a test passes on the kernel's io_uring; false if the kernel is too old for it.
 fn passes_natively(common: &Common, bench: &Bench, name: &str) -> Result<bool> {
     let natively = common.without_anyring("native", None);
     Ok(run_test(&bench.places, &natively, name)?.outcome == Outcome::Pass)
 }
 
-/// Runs a test and prints how it ended, with its log where it did not pass. Whether it did.
+/// Runs a test and prints its outcome, with its log if it did not pass. Returns true if it passed.
 fn passes(bench: &Bench, conditions: &Conditions, name: &str, shown: &str) -> Result<bool> {
     let Ran { outcome, took } = run_test(&bench.places, conditions, name)?;
     let good = outcome == Outcome::Pass;
@@ -477,7 +477,7 @@ fn passes(bench: &Bench, conditions: &Conditions, name: &str, shown: &str) -> Re
     Ok(good)
 }
 
-/// Each test of the list, with each seed.
+/// Runs each test of the list with each seed.
 fn chaos(common: &Common, seeds: Range<u64>) -> Result<ExitCode> {
     let (bench, mut conditions) = (common.bench()?, common.with_anyring(Engine::User)?);
     "chaos".clone_into(&mut conditions.label);
@@ -505,7 +505,7 @@ fn chaos(common: &Common, seeds: Range<u64>) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(failed != 0)))
 }
 
-/// Each test that must pass, traced.
+/// Runs each test that must pass, traced.
 fn traced(common: &Common, engine: Engine) -> Result<ExitCode> {
     let (bench, mut conditions) = (common.bench()?, common.with_anyring(engine)?);
     conditions.label = format!("traced-{}", engine.name());
@@ -537,13 +537,13 @@ fn traced(common: &Common, engine: Engine) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(failed != 0)))
 }
 
-/// The names in a list with comments.
+/// Returns the names in a list with comments.
 fn listed(text: &str) -> Vec<String> {
     let bare = |line: &str| line.split('#').next().unwrap_or("").trim().to_owned();
     text.lines().map(bare).filter(|name| !name.is_empty()).collect()
 }
 
-/// Shows the end of what a failed test said.
+/// Prints the end of a failed test's output.
 fn print_log(bench: &Bench, conditions: &Conditions, name: &str) {
     let path = bench.places.logs.join(&conditions.label).join(format!("{name}.log"));
     let bytes = fs::read(&path).unwrap_or_default();

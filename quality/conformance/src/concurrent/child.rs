@@ -25,33 +25,33 @@ use crate::harness::{Child, Heard};
 use crate::ring::{Engine, Ring};
 use crate::rng::program_seed;
 
-/// How long what a program leaves may take to go.
+/// How long resources of a program may outlive it.
 const LINGERS: Duration = Duration::from_secs(30);
 
-/// Which programs a child runs.
+/// The programs that a child runs.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// On which engine.
+    /// The engine of the programs.
     pub engine: Engine,
-    /// Seeds of programs: of a run and a range of it, or one again and again.
+    /// The seeds of the programs.
     pub seeds: Seeds,
-    /// Of what they may be made.
+    /// The features that programs may use.
     pub features: Features,
-    /// A program that stands still for so long hangs.
+    /// A program without progress for so long hangs.
     pub patience: Duration,
 }
 
 /// Seeds of programs.
 #[derive(Clone, Copy, Debug)]
 pub enum Seeds {
-    /// The run's seed; the first index, and behind the last.
+    /// A run's seed; the first index, and the one after the last.
     Range(u64, u64, u64),
-    /// One program, so many times.
+    /// The seed of one program, and the number of its runs.
     One(u64, u64),
 }
 
 impl Seeds {
-    /// The indices.
+    /// Returns the range of indices.
     pub fn range(self) -> std::ops::Range<u64> {
         match self {
             Seeds::Range(_, first, end) => first..end,
@@ -59,7 +59,7 @@ impl Seeds {
         }
     }
 
-    /// The seed of a program.
+    /// Returns the seed of a program.
     pub fn of(self, index: u64) -> u64 {
         match self {
             Seeds::Range(seed, ..) => program_seed(seed, index),
@@ -67,7 +67,7 @@ impl Seeds {
         }
     }
 
-    /// The seeds from an index on.
+    /// Returns the seeds from an index on.
     pub fn from(self, index: u64) -> Seeds {
         match self {
             Seeds::Range(seed, _, end) => Seeds::Range(seed, index, end),
@@ -79,14 +79,14 @@ impl Seeds {
 /// A failure of a program.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Its index.
+    /// The program's index.
     pub index: u64,
-    /// The lines that say what was wrong.
+    /// Lines that describe the failure.
     pub lines: Vec<String>,
 }
 
 impl Failure {
-    /// The signature of a failure, the same for failures that are probably one.
+    /// Returns the signature, which is equal for failures that probably have one cause.
     pub fn signature(&self) -> String {
         let line = self.lines.first().map_or("", String::as_str);
         let line = line.split(':').next().unwrap_or(line);
@@ -94,7 +94,7 @@ impl Failure {
     }
 }
 
-/// Runs a job in children. Tells `note` what is wrong.
+/// Runs a job in children. Reports failures by `note`.
 pub fn run_job(job: &Job, shared: &'static Shared, mut note: impl FnMut(Failure)) {
     let mut seeds = job.seeds;
     while !seeds.range().is_empty() {
@@ -106,13 +106,13 @@ pub fn run_job(job: &Job, shared: &'static Shared, mut note: impl FnMut(Failure)
     }
 }
 
-/// Forks a child for a job, with a process group of its own.
+/// Forks a child for a job, in its own process group.
 fn fork(job: &Job, shared: &'static Shared) -> Child {
     let child = Child::fork(900, |mut reports| {
         let high = reports.as_raw_fd();
         std::panic::set_hook(Box::new(move |panic| {
             let text = panic.to_string().replace('\n', " ");
-            // SAFETY: the descriptor stays open until the process ends, as it does here.
+            // SAFETY: the descriptor stays open until the process ends, which it does here.
             unsafe {
                 let mut reports = std::mem::ManuallyDrop::new(File::from_raw_fd(high));
                 let _ = writeln!(reports, "panic: {text}");
@@ -131,12 +131,12 @@ fn fork(job: &Job, shared: &'static Shared) -> Child {
         }
         100
     });
-    // SAFETY: our own child, which may not have done so yet.
+    // SAFETY: our own child, which may not have made this call yet.
     unsafe { libc::setpgid(child.pid, child.pid) };
     child
 }
 
-/// Watches a child until it has ended; says how if not well.
+/// Watches a child until it has ended; returns its failure, if there was one.
 fn watch(mut child: Child, shared: &Shared, patience: Duration) -> Option<Failure> {
     let mut seen = (shared.progress.load(Relaxed), Instant::now());
     let (mut lines, mut stuck) = (Vec::new(), None);
@@ -149,7 +149,7 @@ fn watch(mut child: Child, shared: &Shared, patience: Duration) -> Option<Failur
                 if now != seen.0 {
                     seen = (now, Instant::now());
                 } else if seen.1.elapsed() > patience {
-                    // It may go on while it is looked at.
+                    // The child may continue while it is examined.
                     stuck = Some(shared.program.load(Relaxed));
                     let mut told = vec![format!("hangs: no progress in {} s", patience.as_secs())];
                     told.extend(watch::describe(child.pid, shared));
@@ -161,7 +161,7 @@ fn watch(mut child: Child, shared: &Shared, patience: Duration) -> Option<Failur
     }
     let hangs = stuck.is_some();
     if hangs {
-        // SAFETY: our own child, not waited for yet, and its children.
+        // SAFETY: our own child, not waited for yet, and its process group.
         unsafe { libc::kill(-child.pid, libc::SIGKILL) };
     }
     let status = child.wait();
@@ -177,16 +177,16 @@ fn watch(mut child: Child, shared: &Shared, patience: Duration) -> Option<Failur
     Some(Failure { index: stuck.unwrap_or_else(|| shared.program.load(Relaxed)), lines })
 }
 
-/// Where a child works.
+/// Returns the directory of a child.
 fn directory(pid: i32) -> PathBuf {
     let memory = Path::new("/dev/shm");
     let top = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
     top.join(format!("anyring-concurrent-{pid}"))
 }
 
-/// In a child: runs programs until one fails; returns its index and what was wrong.
+/// Runs programs in a child until one fails; returns its index and the failures.
 fn run_programs(job: &Job, shared: &'static Shared, directory: &Path) -> Option<(u64, Vec<String>)> {
-    // SAFETY: asks for a number.
+    // SAFETY: a query only.
     let pid = unsafe { libc::getpid() };
     let ground = Ground::new(directory, pid);
     if job.engine == Engine::User {
@@ -209,7 +209,7 @@ fn run_programs(job: &Job, shared: &'static Shared, directory: &Path) -> Option<
         if failures.is_empty() {
             failures.extend(before.remains(shared));
         }
-        // What was given to rings stays until their threads are gone.
+        // Memory given to rings stays mapped until their threads have ended.
         unmap_given();
         usage.push(Usage::now());
         if failures.is_empty() {
@@ -235,7 +235,7 @@ fn set_pauses(seed: u64) {
 #[cfg(not(feature = "pauses"))]
 fn set_pauses(_seed: u64) {}
 
-/// Lets an engine make what it has once for a process.
+/// Makes an engine create what it creates once per process.
 fn warm_up(engine: Engine) {
     // SAFETY: integers only.
     let params = unsafe { std::mem::zeroed() };
@@ -243,11 +243,11 @@ fn warm_up(engine: Engine) {
     let time = [0u64, 6_000_000];
     let timeout = io_uring_op::IORING_OP_TIMEOUT as u8;
     ring.push(Sqe { opcode: timeout, fd: -1, addr: time.as_ptr() as u64, len: 1, ..Sqe::default() });
-    // For paths, the engine opens what tells of mounts.
+    // For paths, the engine opens a descriptor that reports changes of mounts.
     let (opcode, addr) = (io_uring_op::IORING_OP_UNLINKAT as u8, c"nothing/here".as_ptr() as u64);
     ring.push(Sqe { opcode, fd: libc::AT_FDCWD, addr, ..Sqe::default() });
     ring.enter(2, 0, 0);
-    // SAFETY: a child that ends at once.
+    // SAFETY: the child ends immediately.
     unsafe {
         let pid = libc::fork();
         if pid == 0 {
@@ -255,7 +255,7 @@ fn warm_up(engine: Engine) {
         }
         libc::waitpid(pid, std::ptr::null_mut(), 0);
     }
-    // Nobody waits in the ring, so that whoever looks after such rings has to.
+    // No thread waits in the ring, so that the engine has to drive it.
     for _ in 0..2 {
         while ring.reap().is_none() {
             std::thread::sleep(Duration::from_millis(1));
@@ -263,7 +263,7 @@ fn warm_up(engine: Engine) {
     }
 }
 
-/// Descriptors, threads and rings that a program must not leave to its process.
+/// Descriptors, threads and rings, which a program must not leave to its process.
 struct Left {
     files: Vec<String>,
     threads: Vec<String>,
@@ -275,12 +275,12 @@ impl Left {
         Left { files: files(), threads: threads(), rings: ring_mappings() }
     }
 
-    /// The things that have not gone in a while.
+    /// Returns what has not gone after a while, if anything.
     fn remains(&self, shared: &Shared) -> Option<String> {
         let mut seen = None;
         let has_gone = || {
             let now = Left::now();
-            // A sanitizer's run-time opens descriptors of its own.
+            // A sanitizer's runtime opens descriptors of its own.
             let closed = now.files.len() <= self.files.len() || cfg!(anyring_sanitizer);
             let gone = closed && now.threads.len() <= self.threads.len() && now.rings <= self.rings;
             seen = Some(now);
@@ -303,7 +303,7 @@ impl Left {
     }
 }
 
-/// True if a condition holds in a while. Where it does not, that is told, and not that a program hangs.
+/// True if a condition becomes true in a while. The time does not count as a hang of the program.
 fn comes_true(shared: &Shared, mut holds: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + LINGERS;
     while !holds() {
@@ -316,22 +316,22 @@ fn comes_true(shared: &Shared, mut holds: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Mappings of rings' memory, the engine's and the program's.
+/// Returns the number of mappings of rings' memory, of the engine and of the program.
 fn ring_mappings() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     maps.lines().filter(|line| line.contains("[io_uring]")).count()
 }
 
-/// Counts the bytes that the harness and the engine have allocated. What is resident says less: the C library keeps what was
-/// freed, in arenas that come and go with threads.
+/// Counts the bytes that the harness and the engine have allocated. Resident memory would be less exact: the C library keeps
+/// freed memory, in arenas that depend on threads.
 #[global_allocator]
 static ALLOCATED: Cap<System> = Cap::new(System, usize::MAX);
 
-/// Threads and memory of a process, which an engine keeps from program to program.
+/// Threads and memory of a process, which an engine keeps between programs.
 struct Usage {
-    /// Threads, the engine's included.
+    /// The number of threads, including those of the engine.
     threads: u64,
-    /// Allocated memory.
+    /// The size of the allocated memory.
     memory_bytes: u64,
 }
 
@@ -344,13 +344,13 @@ impl Usage {
     }
 }
 
-/// The programs of a process of which the first and the last quarter are compared.
+/// The number of programs of a process whose first and last quarter are compared.
 const COMPARED: usize = BATCH as usize;
-/// More threads and memory than before that are the moment's.
+/// A growth of threads and memory that counts as noise.
 const NOISE: (u64, u64) = (8, 64 * 1024);
 
-/// The growth, if a process has more after each of its last programs than after any of its first. Once per batch. Threads that leave
-/// once they have had nothing to do for some seconds are not more.
+/// Returns the growth, if a process has more after each of its last programs than after any of its first ones. Checked once per
+/// batch. Threads that end after some idle seconds do not count.
 fn growth(usage: &[Usage], shared: &Shared) -> Option<String> {
     if usage.is_empty() || !usage.len().is_multiple_of(COMPARED) {
         return None;
@@ -378,13 +378,13 @@ fn files() -> Vec<String> {
     directory.flatten().map(name).collect()
 }
 
-/// Threads that are neither this one nor idle ones of an engine's.
+/// Returns the threads other than this one and an engine's idle threads.
 fn threads() -> Vec<String> {
     let Ok(directory) = std::fs::read_dir("/proc/self/task") else { return vec![] };
     let own = std::process::id().to_string();
     let others = directory.flatten().filter(|task| task.file_name() != own.as_str());
     let names = others.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
-    // The last is that of a sanitizer's own.
+    // The last name is that of a sanitizer's own thread.
     let idle =
         ["anyring-reactor", "iou-wrk", if cfg!(anyring_sanitizer) { "anyring-conform" } else { "iou-wrk" }];
     names

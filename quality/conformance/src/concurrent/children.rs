@@ -1,4 +1,4 @@
-//! Children of a program: they have its rings, and touch nothing but shared memory.
+//! Children of a program: they have its rings, and touch only shared memory.
 
 use std::sync::Once;
 use std::sync::atomic::Ordering::*;
@@ -13,10 +13,10 @@ use super::world::World;
 use crate::ring::{Engine, Ring};
 use crate::rng::Rng;
 
-/// Tells the engine of every `fork` from now on.
+/// Reports every `fork` to the engine from now on.
 pub fn announce_forks() {
     static ONCE: Once = Once::new();
-    // SAFETY: hooks that stay.
+    // SAFETY: the hooks stay valid.
     ONCE.call_once(|| unsafe {
         libc::pthread_atfork(Some(before), Some(after), Some(forked));
     });
@@ -34,8 +34,8 @@ unsafe extern "C" fn forked() {
     frontend::forked();
 }
 
-/// Forks a child that ends at once, uses a ring of its own, or pushes a NOP to one of the program's. Where it is `stopped`, whatever it
-/// is at, the work on another ring goes on all the same.
+/// Forks a child that ends immediately, uses a ring of its own, or pushes a NOP to one of the program's rings. If it is `stopped`, at
+/// any point, the work on another ring must continue.
 pub fn fork(world: &World, rng: &mut Rng, child: Option<Option<usize>>, stopped: Option<Own>) {
     let shared = child.flatten().and_then(|index| world.ring(index).map(|ring| (index, ring)));
     let shared = shared.filter(|(_, ring)| !ring.is_closed());
@@ -43,7 +43,7 @@ pub fn fork(world: &World, rng: &mut Rng, child: Option<Option<usize>>, stopped:
     // SAFETY: the child allocates nothing, takes no lock of this process, and leaves by `_exit`.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        // SAFETY: ends with its parent.
+        // SAFETY: takes no pointer. The child dies with its parent.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let good = match (shared, nop) {
             (Some((_, ring)), Some(id)) => push(world, ring, id),
@@ -65,7 +65,7 @@ pub fn fork(world: &World, rng: &mut Rng, child: Option<Option<usize>>, stopped:
     }
     if let Some(work) = stopped {
         (0..rng.below(20_000)).for_each(|_| std::hint::spin_loop());
-        // SAFETY: a child of ours, which nobody has waited for.
+        // SAFETY: a child of ours, which has not been waited for.
         let signal = |signal| unsafe { libc::kill(pid, signal) };
         signal(libc::SIGSTOP);
         super::own::work(world, rng, work);
@@ -80,8 +80,8 @@ fn push(world: &World, ring: &super::ring::SharedRing, id: u32) -> bool {
     let flags = if polled { IORING_ENTER_SQ_WAKEUP } else { 0 };
     loop {
         let held = ring.note.sq.lock();
-        // What this process submits finds its files among the child's descriptors. Those of the parent's SQEs may be none
-        // of them, or others of the same number: the child leaves these SQEs to the parent.
+        // A submission by this process looks up files among the child's descriptors. The files of the parent's SQEs may
+        // not be among them, or their numbers may be others': the child leaves these SQEs to the parent.
         if ring.has_room(&[sqe]) && (polled || ring.pending() == 0) {
             world.shared.entry(id).submitted.store(ring.pushed(), Relaxed);
             ring.push(&[sqe]);
@@ -95,7 +95,7 @@ fn push(world: &World, ring: &super::ring::SharedRing, id: u32) -> bool {
         }
         drop(held);
         if ring.is_closed() {
-            // Perhaps nobody takes SQEs any more, and there is never room again.
+            // If no process takes SQEs any more, there is never room again.
             world.shared.entry(id).set_state(State::Free);
             return true;
         }

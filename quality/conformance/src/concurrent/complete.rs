@@ -1,5 +1,5 @@
-//! Completions, judged as they are taken: who asked for it, may it be, where do its bytes come from.
-//! The caller holds the lock of the ring's completion queue, so completions are looked at in their order.
+//! Judges completions as they are reaped: which request they belong to, whether the result is allowed, where the bytes
+//! come from. The caller holds the lock of the ring's CQ, so completions are judged in order.
 
 use std::sync::atomic::Ordering::*;
 
@@ -11,22 +11,22 @@ use super::prepare::{GROUP, now_ns};
 use super::world::{BUFFER, BUFFERS, PLACE, SEAL, World, abort_at_close, unit_pattern};
 use crate::ring::{Cqe, Engine};
 
-/// The result of the kernel's splice where it was interrupted.
+/// The result of the kernel's splice after an interruption.
 const ERESTARTSYS: i32 = 512;
 
-/// User data of NOPs for callers that wait.
+/// User data of NOPs for waiting callers.
 pub const BATON: u64 = 1;
 /// User data of the cancellations that end a program.
 pub const ENDING: u64 = 2;
 
-/// Takes all completions of a ring. Returns how many there were.
+/// Reaps all completions of a ring; returns their number.
 pub fn reap(world: &World, index: usize) -> u32 {
     let Some(ring) = world.ring(index) else { return 0 };
     let _held = ring.note.cq.lock();
     let mut count = 0;
     while let Some(cqe) = ring.reap() {
         count += 1;
-        // A program that does nothing but end stands still.
+        // The cancellations at the end of a program are not progress.
         if cqe.user_data != ENDING {
             world.shared.step();
         }
@@ -74,7 +74,7 @@ fn completed(world: &World, index: usize, cqe: &Cqe) {
             return entry.set_state(State::Done);
         }
         State::Notifies => return say("a second result where a notification is due"),
-        // What was cancelled in a chain lets go of its pages like this.
+        // A request that is cancelled in a chain releases its pages by such a notification.
         State::Done if notification && is_unstarted(&request, entry.result.load(Relaxed)) => return,
         _ if notification => return say("a notification nobody waits for"),
         _ => return say("one completion too many"),
@@ -101,7 +101,7 @@ fn expect(world: &World, holds: bool, what: impl FnOnce() -> String) {
     }
 }
 
-/// Nobody may write to a request's memory any more, nor read from it.
+/// Seals a request's memory: nothing may write to it or read from it any more.
 fn seal(world: &World, id: u32, request: &Request) {
     let own = matches!(
         request.kind,
@@ -109,7 +109,7 @@ fn seal(world: &World, id: u32, request: &Request) {
     );
     let length = request.length as usize;
     if own && request.traits & traits::SELECTS == 0 && length <= PLACE {
-        // SAFETY: the request is over, its memory is the program's again.
+        // SAFETY: the request is over, so its memory is the program's again.
         unsafe { std::ptr::write_bytes(world.place(id), SEAL, length) };
         world.shared.entry(id).mark(traits::SEALED);
     }
@@ -119,7 +119,7 @@ fn is_unstarted(request: &Request, result: i32) -> bool {
     request.before != 0 && result == -libc::ECANCELED
 }
 
-/// True if it is the end that a cancellation makes.
+/// True if the result is that of a cancelled request.
 fn is_cancelled(res: i32) -> bool {
     matches!(-res, libc::ECANCELED | libc::EINTR)
 }
@@ -158,7 +158,7 @@ fn judge(world: &World, index: usize, id: u32, request: &Request, cqe: &Cqe, say
         {
             say("other words in a large completion");
         }
-        // Data of a message are its number; a file's are nothing.
+        // A message's data is its number; a file message has none.
         Kind::Message if res != id as i32 && res != 0 => say("a message with other data"),
         _ => {}
     }
@@ -167,7 +167,7 @@ fn judge(world: &World, index: usize, id: u32, request: &Request, cqe: &Cqe, say
     }
 }
 
-/// The bytes of a provided buffer, which is given back at once or later. It was nobody else's.
+/// Returns the bytes of a provided buffer, which must not have been held, and is given back now or later.
 fn provided<'a>(
     world: &'a World,
     index: usize,
@@ -193,10 +193,10 @@ fn provided<'a>(
     let (_, base) = world.group(index);
     // SAFETY: a buffer of the group.
     let place = unsafe { base.add(buffer * BUFFER) };
-    // SAFETY: as above; it is ours until it is given back.
+    // SAFETY: as above; the buffer is ours until it is given back.
     let copy = unsafe { std::slice::from_raw_parts(place, BUFFER) };
     if held.iter().filter(|held| held.load(Relaxed)).count() > BUFFERS / 2 {
-        // Their bytes were looked at when they came.
+        // The bytes of these buffers were checked on arrival.
         for other in (0..BUFFERS).filter(|&other| other != buffer && held[other].load(Relaxed)) {
             give(world, index, other as u16);
             held[other].store(false, Relaxed);
@@ -205,11 +205,11 @@ fn provided<'a>(
     Some(copy)
 }
 
-/// Gives a buffer to the engine.
+/// Provides a buffer to the engine.
 pub fn give(world: &World, index: usize, buffer: u16) {
     let (ring, base) = world.group(index);
     // SAFETY: the ring of the group, whose tail only the program writes, under the queue's lock. The tail lies
-    // where the first entry has nothing.
+    // in the reserved bytes of the first entry.
     unsafe {
         let tail = std::sync::atomic::AtomicU16::from_ptr(ring.add(14).cast());
         let at = tail.load(Relaxed);
@@ -222,7 +222,7 @@ pub fn give(world: &World, index: usize, buffer: u16) {
     }
 }
 
-/// Registers the group of a ring, with all its buffers.
+/// Registers the group of a ring, and provides all its buffers.
 pub fn provide(world: &World, index: usize) -> i32 {
     let Some(ring) = world.ring(index) else { return 0 };
     let (memory, _) = world.group(index);
@@ -248,7 +248,7 @@ fn wrote(world: &World, request: &Request, res: i32, say: &dyn Fn(&str)) {
     if res > request.length as i32 {
         say("more written than there was");
     }
-    // Release: the next writer sees where the stream is.
+    // Release: the next writer sees the position of the stream.
     stream.writers.fetch_sub(1, AcqRel);
 }
 
@@ -265,7 +265,7 @@ fn read(world: &World, request: &Request, res: i32, last: bool, bytes: Option<&[
         stream.read.store(at + count as u64, Relaxed);
     }
     if last {
-        // Release: the next reader sees where the stream is.
+        // Release: the next reader sees the position of the stream.
         stream.readers.fetch_sub(1, AcqRel);
     }
 }
@@ -282,7 +282,7 @@ fn read_file(world: &World, id: u32, request: &Request, say: &dyn Fn(&str)) {
     }
 }
 
-/// True if the operation can have this result.
+/// True if the operation may have this result.
 fn allowed(world: &World, request: &Request, res: i32) -> bool {
     let note = &world.shared.rings[request.ring as usize];
     let cancelled = note.cancels.load(SeqCst) != 0 || request.traits & traits::TIMED != 0;
@@ -319,14 +319,14 @@ fn allowed(world: &World, request: &Request, res: i32) -> bool {
         }
         Kind::Message => res >= 0,
         Kind::Cancel => (0..=1024).contains(&res) || errno(&[libc::ENOENT, libc::EALREADY]),
-        // The kernel shows what its threads are told when they are interrupted.
+        // The kernel shows the errno by which its interrupted threads restart.
         Kind::Splice => res == 0 || errno(&[ERESTARTSYS]),
         Kind::FilesUpdate => res == 1,
     }
 }
 
-/// The kernel takes at most 8 entries at a time from an SQPOLL ring whose thread has other rings, too; a chain that goes on
-/// behind them is cut, and a LINK_TIMEOUT there stands alone.
+/// True if chains may be cut: the kernel takes at most 8 entries at a time from an SQPOLL ring whose thread serves several
+/// rings; a longer chain is cut there, and a LINK_TIMEOUT after the cut stands alone.
 fn may_cut_chains(world: &World, ring: usize) -> bool {
     let rings = &world.program.rings;
     let polled = rings.iter().filter(|ring| ring.is_polled()).count();

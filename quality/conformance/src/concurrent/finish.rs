@@ -1,4 +1,4 @@
-//! How a program ends: rings are emptied by cancellations, or closed with what is in them.
+//! The end of a program: rings are emptied by cancellations, or closed with requests in flight.
 
 use std::sync::atomic::Ordering::*;
 
@@ -26,17 +26,17 @@ pub fn rings(runner: &mut Runner<'_>, barrier: &Meeting) {
             End::Close => close(world, index),
             end => {
                 let plan = &world.program.rings[index];
-                // A drain would hold a request that cancels back, too.
+                // A drain would hold back a cancelling request, too.
                 empty(runner, index, &own, plan.drains || end == End::SyncCancel && !plan.is_polled());
             }
         }
     }
     barrier.wait();
-    // What other rings have sent before they were empty.
+    // Messages that other rings have sent before they were empty.
     for &index in &own {
         if is_open(world, index) {
             runner.look(index);
-            // There may be more of it than the CQ has room for.
+            // There may be more messages than the CQ has room for.
             while runner.look(index) > 0 {}
         }
     }
@@ -53,7 +53,7 @@ fn close(world: &World, index: usize) {
     }
 }
 
-/// Cancels until nothing is left. What never ends stands still here, and the watching parent sees it.
+/// Cancels until no request is left. If one never ends, this loop makes no progress, which the parent detects.
 fn empty(runner: &Runner<'_>, index: usize, own: &[usize], synchronous: bool) {
     const EVERYONE: u32 = IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL;
     let world = runner.world;
@@ -92,7 +92,7 @@ fn empty(runner: &Runner<'_>, index: usize, own: &[usize], synchronous: bool) {
     }
 }
 
-/// A notification comes when the peer has read.
+/// Reads streams whose sends wait for a notification, which comes when the peer has read.
 fn release_pages(world: &World, index: usize) {
     let waits = |id: u32| world.shared.entry(id).state() == State::Notifies;
     let waiting: Vec<u32> = world.shared.outstanding(index).filter(|&id| waits(id)).collect();
@@ -100,21 +100,21 @@ fn release_pages(world: &World, index: usize) {
         let request = world.shared.entry(id).request();
         assert_eq!(request.kind, Kind::SendZc, "only these have notifications");
         let stream = &world.streams[request.object as usize];
-        // The ring of another thread may wait for the same stream: that thread drains it before or after this one, and
-        // must not be taken for a reader.
+        // Another thread's ring may wait for the same stream: that thread drains it before or after this one, and must
+        // not be taken for a reader.
         let alone = stream.drains.lock();
         if stream.readers.compare_exchange(0, 1, AcqRel, Acquire).is_ok() {
             drain(world, request.object as usize, &alone);
             stream.readers.store(0, Release);
         } else if !is_read_by_rings(world, request.object) {
-            // How much it has read nobody knows.
+            // The number of bytes it has read is unknown.
             stream.unknown.store(true, Relaxed);
             drain(world, request.object as usize, &alone);
         }
     }
 }
 
-/// True if a ring that is open has a request that reads this stream. Requests of a closed ring count as readers for ever.
+/// True if an open ring has a request that reads this stream. Requests of a closed ring count as readers for ever.
 fn is_read_by_rings(world: &World, stream: u32) -> bool {
     let reads = |id: u32| {
         let request = world.shared.entry(id).request();
@@ -125,8 +125,8 @@ fn is_read_by_rings(world: &World, stream: u32) -> bool {
         .any(|index| world.shared.outstanding(index).any(reads))
 }
 
-/// Reads what is in a stream by system calls, without waiting: a closed ring's request may take it first. The caller holds the
-/// stream's lock for that.
+/// Reads a stream's data by system calls without blocking, because a closed ring's request may take it first. The caller holds
+/// the stream's lock for draining.
 pub fn drain(world: &World, index: usize, _alone: &Held<'_>) {
     let stream = &world.streams[index];
     let mut buffer = [0; 4096];

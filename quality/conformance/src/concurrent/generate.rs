@@ -1,4 +1,4 @@
-//! Random programs. One draws from few kinds of things, so that they meet each other often.
+//! Generates random programs. Each uses few kinds of objects and requests, so that they interact often.
 
 use anyring_engine::abi::{IORING_SETUP_CQE_MIXED, IORING_SETUP_SQE_MIXED};
 use linux_raw_sys::io_uring::*;
@@ -7,18 +7,18 @@ use super::plan::*;
 use crate::harness::sqe_flags::{ASYNC, DRAIN, HARDLINK, LINK};
 use crate::rng::Rng;
 
-/// Files with a pattern each.
+/// The number of files, each with its own pattern.
 pub const FILES: usize = 4;
-/// Units of a file's pattern that one request reads.
+/// The bytes of a unit of a file's pattern, which one request reads.
 pub const UNIT: u32 = 128;
-/// Units in a file.
+/// The number of units in a file.
 pub const UNITS: u32 = 32;
-/// Slots for registered files of each ring.
+/// The number of slots for registered files of each ring.
 pub const SLOTS: u32 = 8;
-/// Eventfds to be polled.
+/// The number of eventfds for polls.
 pub const EVENTS: usize = 2;
 
-/// The features of which programs may be made, by the names that `--without` takes.
+/// The features that programs may use, by the names for `--without`.
 pub const FEATURES: [&str; 26] = [
     "timeouts",
     "polls",
@@ -48,15 +48,15 @@ pub const FEATURES: [&str; 26] = [
     "newest",
 ];
 
-/// Which of [`FEATURES`] a program has.
+/// The subset of [`FEATURES`] that a program uses.
 #[derive(Clone, Copy, Debug)]
 pub struct Features(u32);
 
 impl Features {
-    /// All but those named.
+    /// Returns all features except the named ones.
     ///
     /// # Errors
-    /// The name that is none.
+    /// Returns an unknown name.
     pub fn without(names: &[String]) -> Result<Features, String> {
         let mut all = (1 << FEATURES.len()) - 1;
         for name in names {
@@ -84,7 +84,7 @@ impl Features {
     }
 }
 
-/// The program of a seed, of features that are allowed.
+/// Generates the program of a seed, from the allowed features.
 pub fn program(seed: u64, allowed: Features) -> Program {
     let mut rng = Rng::new(seed);
     let features = allowed.draw(&mut rng);
@@ -181,13 +181,13 @@ fn ring(rng: &mut Rng, features: Features, index: usize, threads: usize) -> Ring
         buffers: rng.percent(60) && features.has("multishot"),
         fixed_buffer: rng.percent(25),
         filtered: features.has("newest") && rng.percent(25),
-        // Where there are drains, the end of a program cancels by REGISTER_SYNC_CANCEL, which does not find what
-        // the threads of the kernel's SQ thread are at.
+        // With drains, a program ends with REGISTER_SYNC_CANCEL, which does not find the requests at which
+        // threads of the kernel's SQ thread are.
         drains: rng.percent(60) && features.has("drains") && flags & IORING_SETUP_SQPOLL == 0,
     }
 }
 
-/// Some share the first ring's threads.
+/// Makes some rings share the first ring's threads.
 fn attach(rng: &mut Rng, mut rings: Vec<RingPlan>) -> Vec<RingPlan> {
     let first = rings[0].clone();
     for ring in rings.iter_mut().skip(1) {
@@ -253,7 +253,7 @@ impl Generator<'_> {
                 let child = match self.rng.below(3) {
                     0 => None,
                     1 => Some(None),
-                    // What a child leaves behind a drain fails with it.
+                    // Requests of a child behind a drain fail when the child ends.
                     _ => Some((0..rings).find(|&ring| {
                         let plan = &self.program.rings[ring];
                         !plan.is_private() && !plan.drains
@@ -347,7 +347,7 @@ impl Generator<'_> {
         if self.rng.percent(35) { Then::WaitFor(self.rng.below(600) as u32) } else { Then::Submit }
     }
 
-    /// Requests on what is closed at once: no other may come between.
+    /// Returns a request on a descriptor that is closed immediately: no other request may come between.
     fn alone(&mut self, ring: usize) -> Option<What> {
         let plan = &self.program.rings[ring];
         if plan.drains || plan.doomed && plan.is_polled() {
@@ -399,7 +399,7 @@ impl Generator<'_> {
                 file: self.rng.percent(80).then_some(file),
             },
             40..66 if self.has("streams") => self.transfer(plan),
-            // What is accepted while its ring is closed would be nobody's.
+            // A connection that is accepted while its ring is closed would be lost.
             66..72 if self.has("accept") && !plan.doomed => What::Accept {
                 listener: self.rng.below(self.program.listeners.len()),
                 many: self.has("multishot") && self.rng.percent(50),
@@ -409,7 +409,7 @@ impl Generator<'_> {
                 What::SendFile { to: other, slot: 4 + self.rng.below(4) as u32, silent: self.rng.percent(40) }
             }
             85..91 if self.has("cancel") => What::Cancel(self.whom()),
-            // The kernel does not find what the threads of an SQ thread are at.
+            // The kernel does not find requests at which threads of an SQ thread are.
             91..93 if self.has("splice") && !plan.is_polled() => What::Splice,
             _ => What::Nop {
                 result: if self.rng.percent(20) { -libc::EIO } else { 0 },
@@ -434,7 +434,7 @@ impl Generator<'_> {
             ways.extend([How::FixedSocket; 3]);
         }
         if self.rng.percent(50) {
-            // The kernel's drains wait for notifications of what they hold back.
+            // The kernel's drains wait for notifications of the requests that they hold back.
             if carrier == Carrier::Tcp && self.has("zero-copy") && !plan.drains {
                 ways.extend([How::ZeroCopy; 4]);
             }
@@ -450,7 +450,7 @@ impl Generator<'_> {
     }
 }
 
-/// True if a request completes whatever others do.
+/// True if a request completes whatever other requests do.
 fn is_sure(what: &What) -> bool {
     matches!(
         what,

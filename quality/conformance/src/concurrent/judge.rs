@@ -1,4 +1,4 @@
-//! Conditions that must be true once a program is over.
+//! The conditions that must hold after the end of a program.
 
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ fn was_cancelled(world: &World, request: &Request) -> bool {
     world.shared.rings[request.ring as usize].cancels.load(SeqCst) != 0 || request.traits & traits::TIMED != 0
 }
 
-/// A failed head cancels the rest; the rest comes later.
+/// Judges a chain: after a failed request the rest is cancelled, and later requests complete later.
 fn chain(world: &World, entry: &Entry, request: &Request, result: i32, say: &dyn Fn(&str)) {
     let Some(before) = request.before.checked_sub(1).map(|id| world.shared.entry(id)) else { return };
     if before.state() != State::Done || request.kind == Kind::LinkTimeout || may_be_cut(world, request) {
@@ -74,14 +74,14 @@ fn chain(world: &World, entry: &Entry, request: &Request, result: i32, say: &dyn
     }
 }
 
-/// An SQ thread of several rings takes a few entries of each in turn, and so may end a chain early.
+/// True if an SQ thread of several rings may have cut the chain: it takes a few entries of each ring in turn.
 fn may_be_cut(world: &World, request: &Request) -> bool {
     let rings = &world.program.rings;
     let attached = |ring: &RingPlan| ring.is_polled() && ring.flags & IORING_SETUP_ATTACH_WQ != 0;
     rings[request.ring as usize].is_polled() && rings.iter().any(attached)
 }
 
-/// Judges a drain, which comes after everything before it.
+/// Judges a drain, which must complete after everything before it.
 fn drained(world: &World, entry: &Entry, request: &Request, result: i32, say: &dyn Fn(&str)) {
     if request.traits & traits::DRAIN == 0 || result == -libc::ECANCELED {
         return;
@@ -99,7 +99,7 @@ fn drained(world: &World, entry: &Entry, request: &Request, result: i32, say: &d
     }
 }
 
-/// A message comes once where it was sent, and not where it was not.
+/// Judges a message, which must arrive once at its target, and not at other rings.
 fn message(world: &World, request: &Request, result: i32, say: &dyn Fn(&str)) {
     if !matches!(request.kind, Kind::SendMessage | Kind::SendFile) || request.other == 0 {
         return;
@@ -111,7 +111,7 @@ fn message(world: &World, request: &Request, result: i32, say: &dyn Fn(&str)) {
     }
 }
 
-/// A cancellation that says that it has found its target has.
+/// Judges a cancellation: if it reports that it found its target, the target must be cancelled.
 fn cancelled(world: &World, request: &Request, result: i32, say: &dyn Fn(&str)) {
     if request.kind != Kind::Cancel || request.other == 0 || result != 0 {
         return;
@@ -125,7 +125,7 @@ fn cancelled(world: &World, request: &Request, result: i32, say: &dyn Fn(&str)) 
     }
 }
 
-/// Nobody writes to memory that is the program's again; what was written is in the file.
+/// Judges memory: nothing writes to the memory of a completed request, and written data is in the file.
 fn memory(world: &World, id: u32, request: &Request, result: i32, say: &dyn Fn(&str)) {
     let sealed = world.shared.entry(id).request().traits & traits::SEALED != 0;
     if sealed && world.bytes(id, request.length as usize).iter().any(|&byte| byte != SEAL) {
@@ -134,7 +134,7 @@ fn memory(world: &World, id: u32, request: &Request, result: i32, say: &dyn Fn(&
     if request.kind == Kind::WriteFile && result == WRITTEN as i32 {
         let mut bytes = [0; WRITTEN as usize];
         let fd = world.written[request.object as usize];
-        // SAFETY: the buffer's length.
+        // SAFETY: the buffer has the length given.
         unsafe { libc::pread(fd, bytes.as_mut_ptr().cast(), bytes.len(), i64::from(id * WRITTEN)) };
         if bytes[..] != *written(world.tag, id) {
             say("what it wrote is not in the file");
@@ -142,10 +142,10 @@ fn memory(world: &World, id: u32, request: &Request, result: i32, say: &dyn Fn(&
     }
 }
 
-/// How long what was written may take to be there.
+/// How long written data may be in transit.
 const ON_ITS_WAY: Duration = Duration::from_secs(60);
 
-/// Bytes are neither lost nor made.
+/// Judges streams: bytes are neither lost nor invented.
 fn streams(world: &World) {
     for entry in world.shared.entries() {
         let request = entry.request();
@@ -159,7 +159,7 @@ fn streams(world: &World) {
         if stream.unknown.load(Relaxed) {
             continue;
         }
-        // What TCP has taken may still be on its way, while the window was closed.
+        // Data that TCP has accepted may still be in transit while the window is closed.
         let deadline = Instant::now() + ON_ITS_WAY;
         let (written, read) = loop {
             drain(world, index, &stream.drains.lock());
@@ -175,7 +175,7 @@ fn streams(world: &World) {
     }
 }
 
-/// Every connection is accepted once, and listeners are as they were made.
+/// Judges listeners: every connection is accepted once, and their flags are unchanged.
 fn listeners(world: &World) {
     for (index, listener) in world.listeners.iter().enumerate() {
         let (rest, same) = listener.finish();

@@ -1,6 +1,6 @@
 //! Memory that a program's threads, its children and the watching parent share: the ledger of requests, notes about
-//! rings and threads, locks. It lies in memory that outlives the program's process, so that the parent can say
-//! what was on its way when it hung.
+//! rings and threads, locks. The memory outlives the program's process, so that the parent can report what was in
+//! progress when the program hung.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
@@ -14,12 +14,12 @@ pub const MAX_RINGS: usize = 4;
 /// Threads that one program can have.
 pub const MAX_THREADS: usize = 6;
 
-/// A lock that works between processes, held for moments only.
+/// A lock between processes, which is held only briefly.
 #[derive(Default)]
 pub struct Lock(AtomicU32);
 
 impl Lock {
-    /// Takes it.
+    /// Acquires the lock.
     pub fn lock(&self) -> Held<'_> {
         // Acquire pairs with the release in `Held::drop`.
         while self.0.compare_exchange_weak(0, 1, Acquire, Relaxed).is_err() {
@@ -29,7 +29,7 @@ impl Lock {
     }
 }
 
-/// The lock is held.
+/// A guard of the lock.
 pub struct Held<'a>(&'a Lock);
 
 impl Drop for Held<'_> {
@@ -38,31 +38,31 @@ impl Drop for Held<'_> {
     }
 }
 
-/// A value behind a lock. Not the standard library's, for ThreadSanitizer does not see what a contended one orders.
+/// A value behind a lock. Not the standard library's, because ThreadSanitizer does not see the ordering of a contended one.
 #[derive(Default)]
 pub struct Guarded<T> {
     lock: Lock,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the lock lets one thread at a time to the value.
+// SAFETY: the lock gives one thread at a time access to the value.
 unsafe impl<T: Send> Sync for Guarded<T> {}
 
 impl<T> Guarded<T> {
-    /// A value that nobody has yet.
+    /// Creates an unlocked value.
     pub const fn new(value: T) -> Guarded<T> {
         Guarded { lock: Lock(AtomicU32::new(0)), value: UnsafeCell::new(value) }
     }
 
-    /// Does something with the value.
+    /// Calls `body` with the value.
     pub fn with<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
         let _held = self.lock.lock();
-        // SAFETY: nobody else is here.
+        // SAFETY: the lock excludes other threads.
         body(unsafe { &mut *self.value.get() })
     }
 }
 
-/// Where threads wait for each other. Not the standard library's, for ThreadSanitizer does not see what that orders.
+/// A barrier. Not the standard library's, because ThreadSanitizer does not see its ordering.
 pub struct Meeting {
     size: u32,
     here: AtomicU32,
@@ -70,20 +70,20 @@ pub struct Meeting {
 }
 
 impl Meeting {
-    /// For so many.
+    /// Creates a barrier for `size` threads.
     pub fn new(size: usize) -> Meeting {
         Meeting { size: size as u32, here: AtomicU32::new(0), round: AtomicU32::new(0) }
     }
 
-    /// Waits until all are here.
+    /// Waits until all threads have arrived.
     pub fn wait(&self) {
         let word = self.round.as_ptr();
-        // Acquire pairs with the release below: what the others did before is seen.
+        // Acquire pairs with the release below: actions of the other threads before the barrier are visible.
         let round = self.round.load(Acquire);
         if self.here.fetch_add(1, AcqRel) + 1 == self.size {
             self.here.store(0, Relaxed);
             self.round.store(round.wrapping_add(1), Release);
-            // SAFETY: a word that is there.
+            // SAFETY: the word stays mapped.
             unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX) };
             return;
         }
@@ -94,16 +94,16 @@ impl Meeting {
     }
 }
 
-/// How far a request is.
+/// The progress of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// Not used.
+    /// The entry is not used.
     Free,
-    /// In the submission queue, or submitted.
+    /// The request is in the SQ, or was submitted.
     Pushed,
-    /// Its result is known, its notification is not there.
+    /// The result is known, but the notification has not come.
     Notifies,
-    /// Its last completion was reaped.
+    /// The last completion was reaped.
     Done,
 }
 
@@ -113,7 +113,7 @@ impl State {
     }
 }
 
-/// The kind of request: what may come of it is judged by that.
+/// The kind of request, which determines the allowed results.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 #[expect(missing_docs, reason = "the names say it")]
 #[repr(u32)]
@@ -135,7 +135,7 @@ pub enum Kind {
     AcceptMany,
     SendMessage,
     SendFile,
-    /// The completion that [`Kind::SendMessage`] or [`Kind::SendFile`] makes in another ring.
+    /// The completion that [`Kind::SendMessage`] or [`Kind::SendFile`] posts in another ring.
     Message,
     Cancel,
     Splice,
@@ -145,41 +145,41 @@ pub enum Kind {
 
 /// Properties of requests.
 pub mod traits {
-    /// Has completions with `IORING_CQE_F_MORE`.
+    /// The request has completions with `IORING_CQE_F_MORE`.
     pub const MULTI: u32 = 1;
-    /// Waits for all before it.
+    /// The request waits for all requests before it.
     pub const DRAIN: u32 = 2;
-    /// `IOSQE_IO_HARDLINK` leads to it.
+    /// The request before it has `IOSQE_IO_HARDLINK`.
     pub const HARD: u32 = 4;
-    /// A link timeout limits it.
+    /// A link timeout limits the request.
     pub const TIMED: u32 = 8;
-    /// Its place in the arena must not change any more.
+    /// The request's place in the arena must not change any more.
     pub const SEALED: u32 = 16;
-    /// Takes a provided buffer.
+    /// The request takes a provided buffer.
     pub const SELECTS: u32 = 32;
-    /// A completion of 32 bytes.
+    /// The completion has 32 bytes.
     pub const BIG: u32 = 64;
 }
 
-/// A request, as it is put down in the ledger.
+/// A request, as the ledger records it.
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "explained where they are not plain")]
 pub struct Request {
     pub kind: Kind,
     pub ring: u32,
     pub traits: u32,
-    /// Which stream, file, listener...
+    /// The number of the stream, file, listener...
     pub object: u32,
     pub length: u32,
     pub offset: u64,
-    /// Its predecessor in a chain, and one.
+    /// One plus the number of the previous request in the chain; 0 for none.
     pub before: u32,
-    /// The number that the request is about: its message, its target and one, the result it is to have.
+    /// A number that depends on the kind: the message, one plus the target, or the expected result.
     pub other: u32,
 }
 
 impl Request {
-    /// One of a kind on a ring.
+    /// Creates a request of a kind on a ring.
     pub fn new(kind: Kind, ring: usize) -> Request {
         Request { kind, ring: ring as u32, traits: 0, object: 0, length: 0, offset: 0, before: 0, other: 0 }
     }
@@ -198,29 +198,29 @@ pub struct Entry {
     offset: AtomicU64,
     before: AtomicU32,
     other: AtomicU32,
-    /// The result of its last completion.
+    /// The result of the last completion.
     pub result: AtomicI32,
-    /// Completions so far.
+    /// The number of completions so far.
     pub cqes: AtomicU32,
-    /// Its last completion's place among those of the ring.
+    /// The position of the last completion among those of the ring.
     pub order: AtomicU32,
-    /// Its place among the ring's submissions.
+    /// The position among the ring's submissions.
     pub submitted: AtomicU32,
 }
 
 impl Entry {
-    /// How far it is.
+    /// Returns the progress of the request.
     pub fn state(&self) -> State {
-        // Acquire pairs with the release in `set_state`: what was noted before is seen.
+        // Acquire pairs with the release in `set_state`: earlier notes are visible.
         State::of(self.state.load(Acquire))
     }
 
-    /// Goes on.
+    /// Sets the progress of the request.
     pub fn set_state(&self, state: State) {
         self.state.store(state as u32, Release);
     }
 
-    /// The request.
+    /// Returns the request.
     pub fn request(&self) -> Request {
         let kinds = Kind::value_variants();
         Request {
@@ -235,7 +235,7 @@ impl Entry {
         }
     }
 
-    /// Adds to its properties.
+    /// Adds properties.
     pub fn mark(&self, more: u32) {
         self.traits.fetch_or(more, Relaxed);
     }
@@ -257,73 +257,73 @@ impl Entry {
     }
 }
 
-/// The notes on a ring.
+/// Notes about a ring.
 #[derive(Default)]
 #[repr(C)]
 #[expect(missing_docs, reason = "explained where they are not plain")]
 pub struct RingNote {
-    /// One above its descriptor; zero where there is none yet, less where none could be made.
+    /// One plus the descriptor; zero if there is none yet, negative if the ring could not be created.
     pub fd: AtomicI32,
-    /// Where its memory lies, and where heads, tails, flags and the count of overflows are in it.
+    /// The address of the ring's memory, and the offsets of heads, tails, flags and the count of overflows.
     pub base: AtomicU64,
     pub words: [AtomicU32; 6],
     pub setup_flags: AtomicU32,
-    /// Guards the submission queue.
+    /// Guards the SQ.
     pub sq: Lock,
-    /// Guards the completion queue, and what completions change.
+    /// Guards the CQ, and state that completions change.
     pub cq: Lock,
-    /// The descriptor is closed.
+    /// Set when the descriptor is closed.
     pub closed: AtomicU32,
-    /// A cancellation that may have found any request was pushed.
+    /// Set when a cancellation that may find any request was pushed.
     pub cancels: AtomicU32,
-    /// Completions reaped.
+    /// The number of reaped completions.
     pub reaped: AtomicU32,
-    /// Callers that wait without a limit.
+    /// The number of callers that wait without a limit.
     pub waiters: AtomicU32,
-    /// NOPs pushed for those, and their completions.
+    /// The numbers of NOPs pushed for these callers, and of their completions.
     pub batons: AtomicU32,
     pub batons_seen: AtomicU32,
-    /// The ring has had a TIMEOUT, which ends waits.
+    /// Set when the ring has had a TIMEOUT, which ends waits.
     pub timed: AtomicU32,
 }
 
-/// The notes on a thread.
+/// Notes about a thread.
 #[derive(Default)]
 #[repr(C)]
 #[expect(missing_docs, reason = "plain")]
 pub struct ThreadNote {
     pub tid: AtomicI32,
-    /// One above the act at which it is.
+    /// One plus the index of the current act.
     pub act: AtomicU32,
 }
 
-/// All of it.
+/// The shared memory.
 #[repr(C)]
 pub struct Shared {
-    /// The index of the program that runs.
+    /// The index of the running program.
     pub program: AtomicU64,
-    /// Counts acts and completions; what does not count stands still.
+    /// A counter of acts and completions; a program that does not advance it makes no progress.
     pub progress: AtomicU64,
-    /// Programs that were done.
+    /// The number of completed programs.
     pub done: AtomicU64,
-    /// Requests of all of them.
+    /// The number of requests of all programs.
     pub requests: AtomicU64,
-    /// Rings.
+    /// Notes about rings.
     pub rings: [RingNote; MAX_RINGS],
-    /// Threads.
+    /// Notes about threads.
     pub threads: [ThreadNote; MAX_THREADS],
     next: AtomicU32,
     entries: [Entry; MAX_REQUESTS],
 }
 
 impl Shared {
-    /// Maps one that children share.
+    /// Maps memory that children share.
     pub fn map() -> &'static Shared {
         // SAFETY: zeroes are a value of every field.
         unsafe { crate::harness::map_shared() }
     }
 
-    /// Begins a program: nothing is known yet.
+    /// Begins a program with an empty ledger.
     pub fn begin(&self) {
         for entry in self.entries() {
             entry.set_state(State::Free);
@@ -348,12 +348,12 @@ impl Shared {
         }
     }
 
-    /// Something was done.
+    /// Counts progress.
     pub fn step(&self) {
         self.progress.fetch_add(1, Relaxed);
     }
 
-    /// Puts a request down; `None` where the ledger is full.
+    /// Records a request; returns `None` if the ledger is full.
     pub fn open(&self, request: &Request) -> Option<u32> {
         let id = self.next.fetch_add(1, Relaxed);
         if id as usize >= MAX_REQUESTS {
@@ -364,22 +364,22 @@ impl Shared {
         Some(id)
     }
 
-    /// A request.
+    /// Returns a request's entry.
     pub fn entry(&self, id: u32) -> &Entry {
         &self.entries[id as usize]
     }
 
-    /// All that were put down.
+    /// Returns all entries in use.
     pub fn entries(&self) -> &[Entry] {
         &self.entries[..self.used() as usize]
     }
 
-    /// How many were put down.
+    /// Returns the number of entries in use.
     pub fn used(&self) -> u32 {
         self.next.load(Relaxed).min(MAX_REQUESTS as u32)
     }
 
-    /// Requests of a ring that are not over, without messages, which depend on others.
+    /// Returns a ring's requests in flight, without messages, which depend on other requests.
     pub fn outstanding(&self, ring: usize) -> impl Iterator<Item = u32> {
         self.entries().iter().enumerate().filter_map(move |(id, entry)| {
             let over = matches!(entry.state(), State::Free | State::Done);

@@ -1,5 +1,5 @@
-//! Concurrent programs: random ones of several threads, rings and sometimes processes, judged by what must be true
-//! on any engine. They run on ours and on the kernel's io_uring: the latter proves the judgement.
+//! Concurrent programs: random programs with several threads, rings and sometimes processes, judged by conditions that
+//! must hold on any engine. They run on the user engine and on the kernel's io_uring: the latter validates the judge.
 //!
 //! ```text
 //!  seed ──generate──► Program ──run──► threads push, wait, cancel, close ──finish──► empty or closed rings
@@ -9,22 +9,22 @@
 //!  child: many programs in a process; the parent watches its progress, and tells what a process does that has none
 //! ```
 //!
-//! What must be true:
+//! Conditions:
 //! - A request completes exactly once; a multishot has one completion without `F_MORE`, its last; a zero-copy send has
-//!   exactly one notification if its result says so, behind it, and none if not.
-//! - A result is one of those that the operation can have; cancelled is only what somebody may have cancelled.
-//! - The bytes of a stream arrive once and in order; those of a file are that file's, whatever has its number by now.
-//! - Memory of a request that is over is not written to. A provided buffer is held by one completion at a time.
-//! - What is linked behind a failure is cancelled, and comes later; what drains comes last.
-//! - A message comes once where it was sent, and not where it was not. Connections are accepted once.
-//! - A wait for what is sure to complete ends. Nothing hangs. No descriptor, thread, child or mapping of a ring is left over.
+//!   exactly one notification, after its result, if the result says so, and none otherwise.
+//! - The operation can have the result; a request is cancelled only if a cancellation may have found it.
+//! - The bytes of a stream arrive once and in order; those of a file are that file's, even if its number was reused.
+//! - Memory of a completed request is not written to. A provided buffer is held by one completion at a time.
+//! - A request linked after a failed one is cancelled, and completes later; a drain completes last.
+//! - A message arrives exactly once, at its target only. Connections are accepted once.
+//! - A wait for a request that is sure to complete ends. Nothing hangs. No descriptor, thread, child or mapping of a ring remains.
 //! - Timeouts do not expire early. Threads and memory do not grow from program to program.
 //!
-//! A wait without a limit is made only for what completes whatever others do. Where several threads wait on one ring,
-//! who takes completions pushes a NOP for those that still wait, as a program would have to.
+//! A wait without a limit is made only for requests that complete whatever other requests do. If several threads wait on one
+//! ring, a thread that reaps completions pushes a NOP for those that still wait, as a program would have to.
 //!
-//! What the user engine has open faults in stands in `open.txt` and is left out there. With the feature `pauses` it
-//! pauses at its locks and hand-overs, by a seed of the program's.
+//! Features with open faults of the user engine are listed in `open.txt`, and are not generated for it. With the
+//! feature `pauses` the engine pauses at its locks and hand-overs, by the program's seed.
 
 mod child;
 mod children;
@@ -57,10 +57,10 @@ use child::{Failure, Job, Seeds, run_job};
 use generate::Features;
 use memory::Shared;
 
-/// Programs that one child runs, unless told otherwise, and after which it looks at what it has.
+/// The default number of programs per child, after which it checks its resources.
 const BATCH: u64 = 200;
 
-/// Failures of one kind that are printed.
+/// The number of failures of one kind that are printed.
 const SHOWN: u64 = 2;
 
 /// The options of `concurrent`.
@@ -101,33 +101,33 @@ pub struct Options {
 /// Engines to run on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Which {
-    /// Ours.
+    /// The user engine.
     User,
-    /// The kernel's.
+    /// The kernel engine.
     Kernel,
-    /// First ours, then the kernel's.
+    /// First the user engine, then the kernel engine.
     Both,
 }
 
 /// The results of a run on one engine.
 #[derive(Clone, Default, Debug)]
 pub struct Summary {
-    /// Programs that were run.
+    /// The number of programs.
     pub programs: u64,
-    /// Requests that they made.
+    /// The number of their requests.
     pub requests: u64,
-    /// Failures by signature: how many.
+    /// The number of failures by signature.
     pub failures: BTreeMap<String, u64>,
 }
 
-/// Features that the user engine has open faults in.
+/// Features in which the user engine has open faults.
 const OPEN: &str = include_str!("open.txt");
 
 impl Options {
-    /// The features of which programs for an engine may be made.
+    /// Returns the features of programs for an engine.
     ///
     /// # Errors
-    /// A name that is none of a feature.
+    /// Returns a name that is not a feature.
     pub fn features(&self, engine: Engine) -> Result<Features, String> {
         let open = listed(OPEN).map(str::to_owned).filter(|_| engine == Engine::User && !self.all);
         Features::without(&open.chain(self.without.iter().cloned()).collect::<Vec<_>>())
@@ -154,7 +154,7 @@ pub fn command(options: &Options) -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs programs on an engine and prints what came of it. Were all of them good?
+/// Runs programs on an engine and prints the results. Returns true if all succeeded.
 fn run_and_tell(options: &Options, engine: Engine, features: Features) -> bool {
     let begun = Instant::now();
     let summary = run_many(options, engine, features);
@@ -175,7 +175,7 @@ fn run_and_tell(options: &Options, engine: Engine, features: Features) -> bool {
     failed == 0
 }
 
-/// The engines of a run; not the kernel's where it gives none.
+/// Returns the engines of a run, without the kernel engine if it is not available.
 fn engines(options: &Options) -> Vec<Engine> {
     let mut engines = vec![];
     if options.engine != Which::Kernel {
@@ -191,7 +191,7 @@ fn engines(options: &Options) -> Vec<Engine> {
     engines
 }
 
-/// Runs programs on an engine, in several children at a time.
+/// Runs programs on an engine, in several concurrent children.
 pub fn run_many(options: &Options, engine: Engine, features: Features) -> Summary {
     let pages = harness::pages(options.jobs, 1, Shared::map);
     let (first, end) = match options.one {
@@ -230,7 +230,7 @@ pub fn run_many(options: &Options, engine: Engine, features: Features) -> Summar
     }
 }
 
-/// Counts a failure, and prints the first of its kind.
+/// Counts a failure, and prints the first ones of each kind.
 fn note(job: &Job, failure: &Failure, options: &Options, failures: &Mutex<BTreeMap<String, u64>>) {
     let mut failures = failures.lock().unwrap();
     let count = failures.entry(failure.signature()).or_default();

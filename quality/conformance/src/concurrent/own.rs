@@ -1,5 +1,5 @@
-//! Work on a ring that no other thread knows: with nobody who cancels, its results are known exactly, while the engine's threads
-//! serve the rings of others, too.
+//! Work on a ring that no other thread knows: without cancellations by others, its results are known exactly, while the engine's
+//! threads serve other rings, too.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, TcpListener};
@@ -17,22 +17,22 @@ use crate::rng::Rng;
 
 const FILES: u32 = io_uring_register_op::IORING_REGISTER_FILES as u32;
 
-/// So long a wait may take on a busy machine: the parent looks after what hangs.
+/// The longest wait on a busy machine; the parent detects hangs.
 const SLICE_US: u32 = 100_000;
 
-/// Buffers for what connections receive, and how long they are.
+/// Buffers for received data: their number and their length.
 const BUFFERS: usize = 16;
 const BUFFER: usize = 512;
 const GROUP: u16 = 3;
 
-/// A ring, and requests that have not had their last completion.
+/// A ring, and its requests without a last completion.
 struct OwnRing<'a> {
     world: &'a World<'a>,
     rng: &'a mut Rng,
     ring: Ring,
-    /// By user data: whether the last completion was there.
+    /// By user data: true if the last completion has come.
     over: Vec<bool>,
-    /// Completions that nobody has asked for yet.
+    /// Completions that were reaped for later.
     taken: Vec<Cqe>,
 }
 
@@ -66,7 +66,7 @@ pub fn work(world: &World, rng: &mut Rng, what: Own) {
     }
 }
 
-/// The result of a step; the error says what went wrong.
+/// The result of a step; the error describes the failure.
 pub(super) type Outcome<T = ()> = Result<T, String>;
 
 pub(super) fn expect(holds: bool, what: impl FnOnce() -> String) -> Outcome {
@@ -78,7 +78,7 @@ pub(super) fn sqe(op: Op, fd: i32) -> Sqe {
 }
 
 impl OwnRing<'_> {
-    /// Pushes a request; its user data.
+    /// Pushes a request; returns its user data.
     fn push(&mut self, mut sqe: Sqe) -> u64 {
         sqe.user_data = self.over.len() as u64;
         self.over.push(false);
@@ -89,7 +89,7 @@ impl OwnRing<'_> {
         sqe.user_data
     }
 
-    /// The next completion, of a request that has not had its last.
+    /// Returns the next completion, which must belong to a request without a last one.
     fn next(&mut self) -> Outcome<Cqe> {
         loop {
             if let Some(cqe) = self.ring.reap() {
@@ -107,7 +107,7 @@ impl OwnRing<'_> {
         }
     }
 
-    /// The next completion of a request.
+    /// Returns the next completion of a request.
     fn wait(&mut self, id: u64) -> Outcome<Cqe> {
         loop {
             if let Some(at) = self.taken.iter().position(|cqe| cqe.user_data == id) {
@@ -118,14 +118,14 @@ impl OwnRing<'_> {
         }
     }
 
-    /// The result of a request that completes once.
+    /// Returns the result of a request that completes once.
     fn result(&mut self, id: u64) -> Outcome<i32> {
         let cqe = self.wait(id)?;
         expect(cqe.flags & IORING_CQE_F_MORE == 0, || format!("more of what completes once: {cqe:?}"))?;
         Ok(cqe.res)
     }
 
-    /// Pushes a request, and waits for its result.
+    /// Pushes a request; returns its result.
     fn run(&mut self, sqe: Sqe) -> Outcome<i32> {
         let id = self.push(sqe);
         self.result(id)
@@ -144,7 +144,7 @@ impl OwnRing<'_> {
         Ok(())
     }
 
-    /// The ring is closed with a request in it.
+    /// Leaves a request in the ring, which is then closed.
     fn leaves(&mut self) -> Outcome {
         self.push(Sqe { op_flags: libc::POLLIN as u32, ..sqe(Op::IORING_OP_POLL_ADD, self.world.idle[0]) });
         self.ring.enter(1, 0, 0);
@@ -155,13 +155,13 @@ impl OwnRing<'_> {
         if self.rng.percent(25) { ASYNC } else { 0 }
     }
 
-    /// Memory with the pattern of a stream.
+    /// Returns memory with the pattern of a stream.
     fn pattern(&mut self, most: usize) -> Vec<u8> {
         let (offset, length) = (self.rng.below(PERIOD) as u64, 1 + self.rng.below(most));
         self.world.pattern(0, offset, length).to_vec()
     }
 
-    /// Data that is written in pieces, in any order, is read again, in other pieces.
+    /// Writes data in pieces, in any order, and reads it again in other pieces.
     fn files(&mut self) -> Outcome {
         let path = self.world.new_path();
         let flags = (libc::O_CREAT | libc::O_EXCL | libc::O_RDWR | libc::O_CLOEXEC) as u32;
@@ -198,7 +198,7 @@ impl OwnRing<'_> {
         expect(read == written, || "what was read differs from what was written".into())
     }
 
-    /// So many bytes as adjacent pieces, mixed.
+    /// Returns adjacent pieces of `length` bytes, shuffled.
     fn pieces(&mut self, length: usize) -> Vec<(usize, usize)> {
         let mut pieces = Vec::new();
         let mut at = 0;
@@ -210,7 +210,7 @@ impl OwnRing<'_> {
         pieces
     }
 
-    /// Open, write, fsync, read, close, unlink as one chain on a registered file.
+    /// Opens, writes, syncs, reads, closes and unlinks by one chain on a registered file.
     fn chain(&mut self) -> Outcome {
         let files = [-1i32; 4];
         let result = self.ring.register(FILES, files.as_ptr() as usize, 4);
@@ -251,18 +251,18 @@ impl OwnRing<'_> {
         expect(read == written, || "a chain has read something else than it wrote".into())
     }
 
-    /// So many connections at a time: some send and end their side, some are reset, for some nothing comes until the receive is
-    /// cancelled or its time is over.
+    /// Runs concurrent connections: some send and end their side, some are reset, and for some no data comes until the receive
+    /// is cancelled or times out.
     fn connections(&mut self, count: usize) -> Outcome {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| error.to_string())?;
-        // SAFETY: listens already: with a longer queue from now on.
+        // SAFETY: the socket listens already; the call raises its backlog.
         unsafe { libc::listen(listener.as_raw_fd(), 4096) };
         let direct = self.rng.percent(30);
         let clients = self.connect(&listener, count)?;
         let servers = self.accept(&listener, count, direct)?;
         let mut talk = Talk::new(self, clients, servers, direct);
         let done = talk.talk(self);
-        // Requests must not be under way in memory that ends here.
+        // No request may be in flight on memory that is freed here.
         let ended = self.cancel_all();
         talk.clients.iter().filter(|&&fd| fd >= 0).for_each(|&fd| self.world.close(fd));
         for &server in &talk.servers {
@@ -299,7 +299,7 @@ impl OwnRing<'_> {
         Ok(connecting.into_iter().map(|(fd, _)| fd).collect())
     }
 
-    /// Accepts so many connections: their descriptors or slots.
+    /// Accepts connections; returns their descriptors or slots.
     fn accept(&mut self, listener: &TcpListener, count: usize, direct: bool) -> Outcome<Vec<i32>> {
         if direct {
             let files = vec![-1i32; count];
@@ -326,13 +326,13 @@ impl OwnRing<'_> {
         Ok(accepted)
     }
 
-    /// The next completion of any request.
+    /// Returns the next completion of any request.
     fn any(&mut self) -> Outcome<Cqe> {
         if self.taken.is_empty() { self.next() } else { Ok(self.taken.remove(0)) }
     }
 
-    /// Cancels a request that waits, which ends by that; one whose file was closed `unseen` may have ended before, when the engine
-    /// found out, or tried the file that has the number since.
+    /// Cancels a waiting request, which must end by that. A request whose file was closed `unseen` may have ended before, when the
+    /// engine detected the close, or tried the file that has the number now.
     fn cancel(&mut self, id: u64, unseen: bool) -> Outcome {
         let found = self.run(Sqe { addr: id, ..sqe(Op::IORING_OP_ASYNC_CANCEL, -1) })?;
         if unseen && found == -libc::ENOENT {
@@ -352,24 +352,24 @@ impl OwnRing<'_> {
     }
 }
 
-/// The way in which a client treats its connection.
+/// How a client treats its connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Sends, and ends its side.
+    /// The client sends, and ends its side.
     Sends,
-    /// Resets it.
+    /// The client resets the connection.
     Resets,
-    /// Closes it under a receive, which is cancelled.
+    /// The client closes the connection during a receive, which is cancelled.
     ClosesEarly,
-    /// Receives in vain until it is cancelled, or for a while.
+    /// The client receives without data, until it is cancelled or times out.
     Waits,
 }
 
-/// Connections, and the memory of the requests on them.
+/// Connections, and the memory of their requests.
 struct Talk {
-    /// Descriptors, -1 once they are closed.
+    /// The clients' descriptors, -1 after the close.
     clients: Vec<i32>,
-    /// Descriptors, or slots of registered files.
+    /// The servers' descriptors, or slots of registered files.
     servers: Vec<i32>,
     direct: bool,
     ways: Vec<Way>,
@@ -377,10 +377,10 @@ struct Talk {
     data: Vec<Vec<u8>>,
     /// The data that each server has received.
     got: Vec<Vec<u8>>,
-    /// Where the servers receive.
+    /// Buffers into which the servers receive.
     places: Vec<[u8; 700]>,
     provided: Vec<u8>,
-    /// Receives of servers by their user data.
+    /// Receives of servers, by user data.
     receives: HashMap<u64, usize>,
 }
 
@@ -453,7 +453,7 @@ impl Talk {
         })
     }
 
-    /// Sends and shuts down, as a chain; notes which results they have.
+    /// Sends and shuts down, by one chain; records the expected results.
     fn send(&mut self, own: &mut OwnRing<'_>, client: usize, sends: &mut HashMap<u64, i32>) {
         let (fd, data) = (self.clients[client], &self.data[client]);
         let op = own.rng.pick(&[Op::IORING_OP_SEND, Op::IORING_OP_SEND_ZC]);
@@ -466,7 +466,7 @@ impl Talk {
         sends.insert(own.push(Sqe { len: libc::SHUT_WR as u32, ..sqe(Op::IORING_OP_SHUTDOWN, fd) }), 0);
     }
 
-    /// The request has the connection, whatever becomes of the descriptor's number.
+    /// Closes a descriptor early: the request keeps the connection, whatever happens to the number.
     fn close_early(&mut self, own: &mut OwnRing<'_>, client: usize) -> Outcome {
         let id = own.push(self.receive_of_client(client, 0));
         while own.ring.pending() > 0 {
@@ -493,7 +493,7 @@ impl Talk {
     }
 
     fn receive_of_client(&mut self, client: usize, flags: u8) -> Sqe {
-        // Nothing ever comes, so the place of a server's will do.
+        // No data ever comes, so the buffer of the server can be used.
         let addr = self.places[client].as_mut_ptr() as u64;
         Sqe { addr, len: 1, flags, ..sqe(Op::IORING_OP_RECV, self.clients[client]) }
     }
@@ -512,7 +512,7 @@ impl Talk {
         self.receives.insert(own.push(receive), server);
     }
 
-    /// Takes what was received.
+    /// Processes received data.
     fn received(&mut self, own: &mut OwnRing<'_>, server: usize, cqe: &Cqe) -> Outcome {
         let passing = [-libc::ENOBUFS, -libc::ECONNRESET];
         expect(cqe.res >= 0 || passing.contains(&cqe.res), || format!("RECV gives {cqe:?}"))?;
@@ -528,7 +528,7 @@ impl Talk {
         self.give(own, buffer, 1)
     }
 
-    /// Gives buffers to the ring by a request.
+    /// Provides buffers to the ring by a request.
     fn give(&mut self, own: &mut OwnRing<'_>, first: usize, count: usize) -> Outcome {
         let result = own.run(Sqe {
             addr: self.provided[first * BUFFER..].as_mut_ptr() as u64,

@@ -1,4 +1,4 @@
-//! A program: rings, and what each of its threads does with them.
+//! A program: its rings, and what its threads do with them.
 
 use std::fmt;
 
@@ -6,35 +6,35 @@ use linux_raw_sys::io_uring::*;
 
 use crate::harness::{SETUP, SQE_FLAGS, flags};
 
-/// A ring to be made.
+/// A ring to be created.
 #[derive(Clone, Debug)]
 pub struct RingPlan {
     /// `IORING_SETUP_*`.
     pub flags: u32,
-    /// SQEs.
+    /// The number of SQEs.
     pub entries: u32,
-    /// CQEs, with `IORING_SETUP_CQSIZE`.
+    /// The number of CQEs, for `IORING_SETUP_CQSIZE`.
     pub cq_entries: u32,
-    /// The thread that makes it, and ends it.
+    /// The thread that creates the ring, and ends it.
     pub owner: usize,
-    /// Threads that use it.
+    /// The threads that use the ring.
     pub users: Vec<usize>,
-    /// The ring is closed while it is in use.
+    /// True if the ring is closed while it is in use.
     pub doomed: bool,
-    /// Has an eventfd.
+    /// True if the ring has an eventfd.
     pub eventfd: bool,
-    /// Has a group of provided buffers.
+    /// True if the ring has a group of provided buffers.
     pub buffers: bool,
-    /// Has a registered buffer.
+    /// True if the ring has a registered buffer.
     pub fixed_buffer: bool,
-    /// On our engine it asks filters about some requests, which they allow.
+    /// True if, on the user engine, filters check some requests, which they allow.
     pub filtered: bool,
-    /// Requests may drain it.
+    /// True if requests may drain the ring.
     pub drains: bool,
 }
 
 impl RingPlan {
-    /// True if only the ring's owner is to enter it.
+    /// True if only the owner may enter the ring.
     pub fn is_private(&self) -> bool {
         self.flags & IORING_SETUP_SINGLE_ISSUER != 0
     }
@@ -44,7 +44,7 @@ impl RingPlan {
         self.flags & IORING_SETUP_SQPOLL != 0
     }
 
-    /// True if a wait without a limit is sure to end once something is sure to complete.
+    /// True if a wait without a limit ends as soon as a request that is sure to complete has completed.
     pub fn waits_for_ever(&self) -> bool {
         !self.doomed && !self.drains
     }
@@ -64,36 +64,36 @@ pub enum Carrier {
 /// How bytes are written or read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum How {
-    /// READ, WRITE.
+    /// READ or WRITE.
     Plain,
-    /// READV, WRITEV.
+    /// READV or WRITEV.
     Vector,
-    /// READ_FIXED, WRITE_FIXED.
+    /// READ_FIXED or WRITE_FIXED.
     FixedBuffer,
-    /// SEND, RECV.
+    /// SEND or RECV.
     Socket,
-    /// SEND, RECV with a registered buffer.
+    /// SEND or RECV with a registered buffer.
     FixedSocket,
-    /// SENDMSG, RECVMSG.
+    /// SENDMSG or RECVMSG.
     Message,
     /// SEND_ZC.
     ZeroCopy,
-    /// A provided buffer.
+    /// With a provided buffer.
     Selected,
-    /// A multishot with provided buffers.
+    /// A multishot request with provided buffers.
     Many,
 }
 
-/// Whom a cancellation is about.
+/// The target of a cancellation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whom {
     /// One request, by its user data.
     One,
-    /// All of one stream's reading end.
+    /// All requests on the read end of one stream.
     Stream(usize),
-    /// Anyone.
+    /// Any one request.
     Any,
-    /// Everyone.
+    /// All requests.
     All,
 }
 
@@ -104,7 +104,7 @@ pub enum What {
     Nop {
         result: i32,
         big: bool,
-        /// The SQE takes two places, unless it is linked.
+        /// True if the SQE takes two places, unless it is linked.
         wide: bool,
     },
     Timeout {
@@ -120,7 +120,7 @@ pub enum What {
         event: usize,
         many: bool,
     },
-    /// Of a file with a descriptor that is closed as soon as the request is submitted.
+    /// A read of a file whose descriptor is closed as soon as the request is submitted.
     ReadClosed {
         file: usize,
         unit: u32,
@@ -128,13 +128,13 @@ pub enum What {
     WriteClosed {
         disk: bool,
     },
-    /// Of a pipe whose reading end is closed at once; then a byte is written.
+    /// A request on a pipe whose read end is closed immediately; then a byte is written.
     OtherPipe,
     ReadFile {
         file: usize,
         unit: u32,
     },
-    /// Of a registered file, whichever is there.
+    /// A read of a registered file, whichever is in the slot.
     ReadSlot {
         slot: u32,
         unit: u32,
@@ -177,80 +177,80 @@ pub enum What {
 pub struct Req {
     /// The operation.
     pub what: What,
-    /// `IOSQE_*` that lead to the next one, or ask for threads or draining.
+    /// `IOSQE_*` flags that link to the next request, or ask for threads or draining.
     pub flags: u8,
 }
 
-/// The thread's next step after it has pushed requests.
+/// A thread's next step after it has pushed requests.
 #[derive(Clone, Copy, Debug)]
 pub enum Then {
-    /// Submits.
+    /// Submit.
     Submit,
-    /// Submits and waits for so many, until they are there.
+    /// Submit, and wait for this number of completions.
     Wait(u32),
-    /// Submits and waits at most so many microseconds for one.
+    /// Submit, and wait at most this number of microseconds for a completion.
     WaitFor(u32),
-    /// Waits for the ring's eventfd.
+    /// Wait for the ring's eventfd.
     Event,
 }
 
-/// The work of a thread on a ring that no other knows.
+/// Work of a thread on a ring that no other thread knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Own {
     /// Some NOPs.
     Nops,
-    /// Closes it with a request in it.
+    /// Close the ring with a request in it.
     Leaves,
-    /// Writes a file in pieces, and reads it.
+    /// Write a file in pieces, and read it.
     Files,
-    /// Opens, writes, reads, closes and removes a file by one chain.
+    /// Open, write, read, close and remove a file by one chain.
     Chain,
-    /// So many connections at a time.
+    /// This number of concurrent connections.
     Connections(usize),
-    /// Sends without a copy by several names of a socket, to a peer that does not always read.
+    /// Zero-copy sends by several descriptors of a socket, to a peer that does not always read.
     Unread,
 }
 
-/// One thing that a thread does.
+/// An act of a thread.
 #[derive(Clone, Debug)]
 pub enum Act {
-    /// Pushes requests to a ring.
+    /// Push requests to a ring.
     Push(usize, Vec<Req>, Then),
-    /// Enters a ring for what is there.
+    /// Enter a ring, and reap its completions.
     Look(usize),
-    /// Takes completions without a call.
+    /// Reap completions without a call.
     Reap(usize),
-    /// `IORING_REGISTER_SYNC_CANCEL`, for so many microseconds or for ever.
+    /// `IORING_REGISTER_SYNC_CANCEL`, with a limit in microseconds or without.
     SyncCancel(usize, Whom, Option<u32>),
-    /// Registers another file in a slot, or none.
+    /// Register another file in a slot, or clear it.
     Register(usize, u32, Option<usize>),
-    /// Connects to a listener, and closes the connection.
+    /// Connect to a listener, and close the connection.
     Connect(usize),
-    /// Raises an eventfd, or takes what it counts.
+    /// Write to an eventfd, or read it.
     Poke(usize, bool),
-    /// Opens a file, and closes it.
+    /// Open a file, and close it.
     Open(usize),
-    /// Makes a ring of its own, uses and closes it.
+    /// Create, use and close a ring of the thread's own.
     OwnRing(Own),
-    /// Starts a program.
+    /// Start a program.
     Exec,
-    /// Closes a ring that others use.
+    /// Close a ring that other threads use.
     CloseRing(usize, bool),
-    /// A child that ends at once, uses a ring of its own, or pushes a NOP to a ring. It is stopped at any moment, perhaps, until
-    /// this work on another ring is done.
+    /// Fork a child that ends immediately, uses a ring of its own, or pushes a NOP to a ring. It may be stopped at any point,
+    /// until this work on another ring is done.
     Fork(Option<Option<usize>>, Option<Own>),
-    /// Nothing, for so many turns.
+    /// Spin for this number of turns.
     Spin(u32),
 }
 
-/// How it all ends.
+/// How a program ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// Everything is cancelled by requests.
+    /// Requests cancel everything.
     Cancel,
-    /// By `IORING_REGISTER_SYNC_CANCEL`.
+    /// `IORING_REGISTER_SYNC_CANCEL` cancels everything.
     SyncCancel,
-    /// Rings are closed with what is in them.
+    /// Rings are closed with requests in flight.
     Close,
 }
 
@@ -261,15 +261,15 @@ pub struct Program {
     pub seed: u64,
     pub rings: Vec<RingPlan>,
     pub streams: Vec<Carrier>,
-    /// The listeners, true for those over TCP; the others are of `AF_UNIX`.
+    /// The listeners: true for TCP, false for `AF_UNIX`.
     pub listeners: Vec<bool>,
     pub threads: Vec<Vec<Act>>,
     pub end: End,
-    /// The engine hears what the program closes.
+    /// True if the program reports its closes to the engine.
     pub announces: bool,
-    /// Decides pauses in the engine; zero for none.
+    /// The seed of pauses in the engine; zero for none.
     pub pauses: u64,
-    /// On our engine it has what is newer than the kernel that judges the others.
+    /// True if, on the user engine, the program uses features newer than this machine's kernel.
     pub newest: bool,
 }
 

@@ -1,4 +1,4 @@
-//! From what a program says to submission queue entries, and what the ledger has to know of them.
+//! Turns a program's requests into SQEs, and records them in the ledger.
 
 use anyring_engine::abi::{IORING_OP_NOP128, IORING_TIMEOUT_IMMEDIATE_ARG, Sqe};
 use linux_raw_sys::io_uring::*;
@@ -13,9 +13,9 @@ use crate::rng::Rng;
 
 /// The group of provided buffers.
 pub const GROUP: u16 = 7;
-/// Where a vector or a message lies in a request's place.
+/// The offset of a vector or a message header in a request's place.
 const HEADER: usize = PLACE - 88;
-/// The bytes that a request writes to a file.
+/// The number of bytes that a request writes to a file.
 pub const WRITTEN: u32 = 64;
 
 /// Requests that are pushed together.
@@ -23,23 +23,23 @@ pub struct Batch<'a> {
     world: &'a World<'a>,
     ring: usize,
     rng: &'a mut Rng,
-    /// The requests are a chain.
+    /// True if the requests are a chain.
     linked: bool,
-    /// Where the chain goes on writing and reading each stream.
+    /// Where the chain continues to write and read each stream.
     writes: [Option<u64>; 3],
     reads: [bool; 3],
     before: u32,
     hard: bool,
-    /// The SQEs to be pushed, with their numbers in the ledger.
+    /// The SQEs to push, with their numbers in the ledger.
     pub sqes: Vec<(u32, Sqe)>,
-    /// To be closed once it is submitted.
+    /// Descriptors to close after the submission.
     pub closes: Vec<i32>,
-    /// Is written to, then closed, after that.
+    /// A descriptor to write to and then close after that.
     pub wakes: Option<i32>,
 }
 
 impl<'a> Batch<'a> {
-    /// Prepares requests; what cannot be done now becomes a NOP.
+    /// Prepares requests; a request that is not possible now becomes a NOP.
     pub fn new(world: &'a World<'a>, ring: usize, rng: &'a mut Rng, requests: &[Req]) -> Batch<'a> {
         let linked = requests.iter().any(|request| request.flags & LINKS != 0);
         let (sqes, closes, wakes) = (Vec::new(), Vec::new(), None);
@@ -55,7 +55,7 @@ impl<'a> Batch<'a> {
         batch
     }
 
-    /// Adds a request; false where the ledger is full.
+    /// Adds a request; returns false if the ledger is full.
     fn add(&mut self, request: &Req, limited: bool) -> bool {
         let Some((mut sqe, mut entry)) = self.prepare(request.what) else { return false };
         entry.traits |= if limited { traits::TIMED } else { 0 };
@@ -66,7 +66,7 @@ impl<'a> Batch<'a> {
         sqe.flags |= request.flags;
         sqe.user_data = self.user_data(id);
         self.fill(id, request.what, &mut sqe, &entry);
-        // Whoever takes its completion sees what was filled in, also in the eyes of a sanitizer.
+        // A thread that reaps the completion sees these fields, also for a sanitizer.
         self.world.shared.entry(id).set_state(State::Pushed);
         self.hard = request.flags & HARDLINK != 0;
         self.before = if request.flags & LINKS != 0 { id + 1 } else { 0 };
@@ -74,14 +74,14 @@ impl<'a> Batch<'a> {
         true
     }
 
-    /// A chain that was cut short ends with its last.
+    /// Ends a chain that was cut short at its last request.
     fn end_chain(&mut self) {
         if let Some((_, sqe)) = self.sqes.last_mut() {
             sqe.flags &= !LINKS;
         }
     }
 
-    /// True if the engine has what is newer than the kernel.
+    /// True if the program uses features newer than the kernel.
     fn has_newest(&self) -> bool {
         self.world.program.newest && self.world.engine == Engine::User
     }
@@ -113,7 +113,7 @@ impl<'a> Batch<'a> {
         (sqe, entry)
     }
 
-    /// Everything that does not depend on the request's number. `None` where the ledger is full.
+    /// Prepares everything that does not depend on the request's number. Returns `None` if the ledger is full.
     fn prepare(&mut self, what: What) -> Option<(Sqe, Request)> {
         let world = self.world;
         Some(match what {
@@ -125,7 +125,7 @@ impl<'a> Batch<'a> {
                 (sqe.len, sqe.off) = (1, if many { 3 } else { u64::from(count) });
                 sqe.op_flags = if many { IORING_TIMEOUT_MULTISHOT } else { 0 };
                 entry.traits = if many { traits::MULTI } else { 0 };
-                // When it may expire, and how much later again.
+                // The time of the first expiry, and the interval of later ones.
                 (entry.offset, entry.other) = (now_ns() + u64::from(us) * 1000, us);
                 world.shared.rings[self.ring].timed.store(1, std::sync::atomic::Ordering::Relaxed);
                 (sqe, entry)
@@ -179,7 +179,7 @@ impl<'a> Batch<'a> {
     fn file(&mut self, what: What) -> (Sqe, Request) {
         let world = self.world;
         let open = |path: &std::ffi::CString, how| {
-            // SAFETY: a path that ends with zero.
+            // SAFETY: a path that ends in NUL.
             unsafe { libc::open(path.as_ptr(), how | libc::O_CLOEXEC) }
         };
         let (kind, opcode) = match what {
@@ -232,7 +232,7 @@ impl<'a> Batch<'a> {
         (sqe, entry)
     }
 
-    /// A request of this ring that is on its way.
+    /// Returns a request of this ring that is in flight.
     fn outstanding(&mut self) -> Option<u32> {
         let all: Vec<u32> = self.world.shared.outstanding(self.ring).collect();
         (!all.is_empty()).then(|| self.rng.pick(&all))
@@ -274,7 +274,7 @@ impl<'a> Batch<'a> {
             let message = Request { other: 1, ..Request::new(Kind::Message, to) };
             let id = self.world.shared.open(&message)?;
             sqe.off = self.user_data(id);
-            // The message of data carries its number, that of a file nothing.
+            // A data message carries its number; a file message carries nothing.
             sqe.len = if kind == Kind::SendMessage { id } else { 0 };
             entry.other = id + 1;
         }
@@ -361,7 +361,7 @@ impl<'a> Batch<'a> {
         (sqe, entry)
     }
 
-    /// Fills the request's own place.
+    /// Fills the request's place in the arena.
     fn fill(&mut self, id: u32, what: What, sqe: &mut Sqe, entry: &Request) {
         let place = self.world.place(id);
         let store = |at: usize, bytes: &[u8]| {
@@ -396,7 +396,7 @@ impl<'a> Batch<'a> {
             (Kind::Write | Kind::SendZc, What::Write { .. }) => {
                 let data = self.world.pattern(entry.object as usize, entry.offset, entry.length as usize);
                 sqe.addr = data.as_ptr() as u64;
-                // What is longer than a place is written from the pattern itself.
+                // Data longer than a place is written from the pattern itself.
                 if entry.length <= HEADER as u32 {
                     store(0, data);
                     sqe.addr = place as u64;
@@ -413,7 +413,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Descriptions of the memory, for calls that take some.
+    /// Stores iovecs or message headers, for operations that take them.
     fn vectors(&self, id: u32, sqe: &mut Sqe, store: impl Fn(usize, &[u8])) {
         const V: [u8; 2] = [io_uring_op::IORING_OP_READV as u8, io_uring_op::IORING_OP_WRITEV as u8];
         const M: [u8; 2] = [io_uring_op::IORING_OP_RECVMSG as u8, io_uring_op::IORING_OP_SENDMSG as u8];
@@ -432,7 +432,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// The time of the clock by which timeouts expire.
+/// Returns the time of the clock by which timeouts expire.
 pub fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes a structure of ours.
@@ -440,13 +440,13 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The contents that a request writes to a file.
+/// Returns the contents that a request writes to a file.
 pub fn written(tag: u32, id: u32) -> Vec<u8> {
     let word = u64::from(tag) << 32 | u64::from(id);
     (0..u64::from(WRITTEN) / 8).flat_map(|at| (word ^ at << 16).to_ne_bytes()).collect()
 }
 
-/// Takes back what the ledger says of requests that are not pushed after all.
+/// Withdraws requests from the ledger that are not pushed after all.
 pub fn withdraw(world: &World, batch: &Batch) {
     use std::sync::atomic::Ordering::AcqRel;
     for &(id, _) in &batch.sqes {

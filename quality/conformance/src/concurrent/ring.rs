@@ -1,4 +1,4 @@
-//! A ring that several threads, and processes, use at once, as a program with locks around its queues does.
+//! A ring that several threads, and processes, use concurrently, like a program with locks around its queues.
 
 use std::ops::Deref;
 use std::sync::atomic::Ordering::*;
@@ -12,13 +12,13 @@ use super::memory::{Guarded, RingNote};
 use super::plan::RingPlan;
 use crate::ring::{Engine, Ring, map};
 
-/// Bytes that a ring in the program's own pages gets for its queues, and for its SQEs.
+/// The size of program memory for a ring's queues, and for its SQEs.
 const GIVEN: usize = 64 * 1024;
 
-/// CQEs for all that a program can have.
+/// A number of CQEs that suffices for all requests of a program.
 const ROOMY: u32 = 2048;
 
-/// A ring, and what is known of it. It stays mapped until the program is over.
+/// A ring, and its notes. The ring stays mapped until the program is over.
 pub struct SharedRing {
     ring: Ring,
     /// The notes on the ring.
@@ -34,10 +34,10 @@ impl Deref for SharedRing {
 }
 
 impl SharedRing {
-    /// Makes a ring.
+    /// Creates a ring.
     ///
     /// # Errors
-    /// The negative errno of the setup call.
+    /// Returns the negative errno of the setup call.
     pub fn new(
         engine: Engine,
         plan: &RingPlan,
@@ -49,11 +49,11 @@ impl SharedRing {
         params.flags = plan.flags | IORING_SETUP_CQSIZE;
         params.cq_entries = plan.cq_entries.max(plan.entries);
         if engine == Engine::Kernel {
-            // Only newer ones have it.
+            // Only newer kernels have the flag.
             params.flags &= !IORING_SETUP_SQE_MIXED;
         }
         if engine == Engine::Kernel && plan.flags & IORING_SETUP_CQE_MIXED != 0 {
-            // Linux 6.18 loses its place where a large completion finds the end of a full queue.
+            // Linux 6.18 loses its position if a large completion comes at the end of a full queue.
             params.cq_entries = ROOMY;
         }
         params.sq_thread_idle = 1;
@@ -63,7 +63,7 @@ impl SharedRing {
             params.sq_off.user_addr = map(GIVEN, -1, 0) as u64;
         }
         let mut ring = Ring::new(engine, plan.entries, params)?;
-        // The program closes it, or its end does.
+        // The program, or its end, closes the ring.
         ring.closes = false;
         note.setup_flags.store(ring.params.flags, Relaxed);
         note.base.store(ring.memory()[0].0 as u64, Relaxed);
@@ -73,7 +73,7 @@ impl SharedRing {
         {
             word.store(offset, Relaxed);
         }
-        // Release pairs with the acquire of who attaches to it.
+        // Release pairs with the acquire of a thread that attaches to the ring.
         note.fd.store(ring.fd + 1, Release);
         Ok(SharedRing { ring, note })
     }
@@ -85,8 +85,8 @@ impl SharedRing {
         self.note.batons.fetch_add(filled, Relaxed);
     }
 
-    /// So many CQEs have room at once, whatever they are: a large one among small ones takes two places, and none at the
-    /// end of the queue.
+    /// Returns how many CQEs of any size fit at the same time: a large one among small ones takes two places, and leaves
+    /// a place at the end of the queue unused.
     pub fn sure_to_fit(&self) -> u32 {
         let mixed = self.params.flags & IORING_SETUP_CQE_MIXED != 0;
         self.params.cq_entries - if mixed { 2.min(self.params.cq_entries - 1) } else { 0 }
@@ -106,13 +106,13 @@ impl Drop for SharedRing {
     }
 }
 
-/// Memory of the program's own that rings were given: a ring's threads may look at it until they have ended.
+/// Program memory that was given to rings: a ring's threads may access it until they have ended.
 static GIVEN_TO_RINGS: Guarded<Vec<usize>> = Guarded::new(Vec::new());
 
-/// Unmaps what rings were given that are gone now.
+/// Unmaps memory that was given to rings that are gone now.
 pub fn unmap_given() {
     for start in GIVEN_TO_RINGS.with(std::mem::take) {
-        // SAFETY: a ring's memory, used by nobody any more.
+        // SAFETY: a ring's memory, which is not used any more.
         unsafe { libc::munmap(start as *mut libc::c_void, GIVEN) };
     }
 }

@@ -16,7 +16,7 @@ use crate::ring::{self, Engine};
 use crate::rng::Rng;
 use anyring_engine::abi::{IORING_REGISTER_BPF_FILTER, Sqe};
 
-/// Runs the program's threads, to its end.
+/// Runs the program's threads to their ends.
 pub fn run(world: &World) {
     if world.engine == Engine::User {
         ring::play(world.program.newest);
@@ -33,14 +33,14 @@ pub fn run(world: &World) {
             std::thread::Builder::new().name(name).spawn_scoped(scope, body).expect("a thread")
         };
         let threads: Vec<_> = (0..count).map(start).collect();
-        // The end of the scope would do, but ThreadSanitizer does not see what that orders.
+        // The end of the scope would suffice, but ThreadSanitizer does not see its ordering.
         for thread in threads {
             thread.join().expect("it ends");
         }
     });
 }
 
-/// Operations about which filters are asked.
+/// The operations with filters.
 const FILTERED: [io_uring_op; 5] = [
     io_uring_op::IORING_OP_NOP,
     io_uring_op::IORING_OP_READ,
@@ -49,9 +49,9 @@ const FILTERED: [io_uring_op; 5] = [
     io_uring_op::IORING_OP_ASYNC_CANCEL,
 ];
 
-/// Registers a filter of an operation that allows all but one user data, which no request has.
+/// Registers a filter for an operation that allows all user data except one value, which no request has.
 fn allow(ring: &SharedRing, opcode: io_uring_op) -> i32 {
-    // Instructions of classic BPF: load the first word of the context, jump if it is all ones, allow, deny.
+    // Classic BPF instructions: load the first word of the context, jump if it is all ones, allow, deny.
     let program: [u64; 4] = [0x20, 0x15 | 1 << 16 | 0xffff_ffff << 32, 0x06 | 1 << 32, 0x06];
     // `struct io_uring_bpf`, with the command for a filter.
     let mut words = [1, opcode as u64, program.len() as u64, program.as_ptr() as u64, 0, 0, 0, 0, 0];
@@ -60,9 +60,9 @@ fn allow(ring: &SharedRing, opcode: io_uring_op) -> i32 {
 
 /// A thread of a program.
 pub struct Runner<'a> {
-    /// Where it works.
+    /// The program's world.
     pub world: &'a World<'a>,
-    /// Which it is.
+    /// The thread's number.
     pub thread: usize,
     rng: Rng,
 }
@@ -88,7 +88,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Makes the rings that are this thread's.
+    /// Creates the rings of this thread.
     fn make_rings(&self) {
         for (index, plan) in self.world.program.rings.iter().enumerate() {
             if plan.owner != self.thread {
@@ -97,7 +97,7 @@ impl<'a> Runner<'a> {
             let mut attach = 0;
             if plan.flags & IORING_SETUP_ATTACH_WQ != 0 {
                 let first = &self.world.shared.rings[0].fd;
-                // Acquire pairs with the release where it is made.
+                // Acquire pairs with the release after the ring's creation.
                 while first.load(Acquire) == 0 {
                     std::thread::yield_now();
                 }
@@ -114,7 +114,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Registers what belongs to a ring.
+    /// Registers the resources of a ring.
     fn furnish(&self, index: usize, plan: &RingPlan) {
         let world = self.world;
         let Some(ring) = world.ring(index) else { return };
@@ -183,11 +183,11 @@ impl<'a> Runner<'a> {
             return;
         }
         if let Then::Event = then {
-            // What was told of already is not told of again.
+            // Clears the eventfd of earlier completions.
             poke(world.eventfds[index], false);
             self.look(index);
         }
-        // Whoever takes what is pushed here finds the caller waiting: another thread may submit it, and reap it, at once.
+        // A waiting caller must be counted before: another thread may submit the requests and reap their completions immediately.
         let waits = matches!(then, Then::Wait(_)) && !self.is_alone(index);
         if waits {
             ring.note.waiters.fetch_add(1, SeqCst);
@@ -219,8 +219,8 @@ impl<'a> Runner<'a> {
                 if !closes.is_empty() {
                     self.submit(index, None);
                 }
-                // Where the ring is closed, a call of another thread may yet take the SQEs, whose numbers must not be
-                // other files' by then.
+                // If the ring is closed, another thread's call may yet take the SQEs; their descriptors' numbers must
+                // not be reused before.
                 if ring.pending() > 0 {
                     world.kept.with(|kept| kept.extend(closes));
                 } else {
@@ -260,7 +260,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Submits all that is pushed, and waits for a completion at most so many microseconds.
+    /// Submits all pushed requests, and waits for a completion, at most `wait_us` microseconds.
     fn submit(&self, index: usize, wait_us: Option<u32>) {
         let Some(ring) = self.world.ring(index) else { return };
         if ring.params.flags & IORING_SETUP_SQPOLL != 0 {
@@ -269,7 +269,7 @@ impl<'a> Runner<'a> {
         let alone = self.is_alone(index);
         let mut limit = wait_us.filter(|_| alone);
         while ring.pending() > 0 && !ring.is_closed() {
-            // Where others push, too, a count could end within one of their chains.
+            // If other threads push, too, a count could end within one of their chains.
             let count = if alone { ring.pending() } else { ring.params.sq_entries };
             let result = ring.enter_for(count, u32::from(limit.is_some()), 0, limit);
             self.entered(index, result);
@@ -302,14 +302,14 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// True if the result is one of a ring that somebody closes, and whose number nobody has by then, or another file: a ring,
-    /// too, without files, or with one thread that may use it.
+    /// True if the result can come from a ring that is being closed, whose number is unused or reused then: even by a ring
+    /// without files, or one that only a certain thread may use.
     fn may_be_anothers(&self, index: usize, result: i32) -> bool {
         const SAID: [i32; 4] = [libc::EBADF, libc::EOPNOTSUPP, libc::ENXIO, libc::EEXIST];
         self.world.program.rings[index].doomed && SAID.contains(&-result)
     }
 
-    /// Judges what a call returned.
+    /// Judges the result of a call.
     fn entered(&self, index: usize, result: i32) {
         let ok = [libc::ETIME, libc::EINTR, libc::EBUSY, libc::EAGAIN];
         if result < 0 && !ok.contains(&-result) && !self.may_be_anothers(index, result) {
@@ -317,12 +317,12 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Waits for completions that are sure to come. Where others use the ring, the caller counts as a waiter until then.
+    /// Waits for completions that are sure to come. If other threads use the ring, the caller counts as a waiter until then.
     fn wait(&mut self, index: usize, count: u32) {
         let Some(ring) = self.world.ring(index) else { return };
         let alone = self.is_alone(index);
         let count = count.min(ring.sure_to_fit());
-        // Submission and wait are one call where it goes that way.
+        // Submission and wait are one call, if possible.
         let polled = ring.params.flags & IORING_SETUP_SQPOLL != 0;
         if polled || !alone {
             self.submit(index, None);
@@ -347,7 +347,7 @@ impl<'a> Runner<'a> {
         self.reap(index);
     }
 
-    /// Enters a ring for what is there, and takes it. Returns how many completions it took.
+    /// Enters a ring for available completions, and reaps them; returns their number.
     pub fn look(&self, index: usize) -> u32 {
         let Some(ring) = self.world.ring(index) else { return 0 };
         self.submit(index, None);
@@ -356,7 +356,7 @@ impl<'a> Runner<'a> {
         self.reap(index)
     }
 
-    /// Takes what is there. Whoever waits for it gets something else.
+    /// Reaps available completions. A thread that waits for them gets a baton.
     pub fn reap(&self, index: usize) -> u32 {
         let Some(ring) = self.world.ring(index) else { return 0 };
         let count = reap(self.world, index);
@@ -370,7 +370,7 @@ impl<'a> Runner<'a> {
         count
     }
 
-    /// Pushes a NOP for a caller that waits.
+    /// Pushes a NOP, the baton, for a caller that waits.
     fn pass_baton(&self, index: usize) {
         let Some(ring) = self.world.ring(index) else { return };
         loop {
@@ -441,7 +441,7 @@ impl<'a> Runner<'a> {
             if world.engine == Engine::User && world.program.announces {
                 anyring_engine::frontend::closed(ring.fd);
             }
-            // SAFETY: replaces a descriptor of the program's.
+            // SAFETY: replaces a descriptor of the program.
             unsafe { libc::dup3(world.null.load(Relaxed), ring.fd, libc::O_CLOEXEC) };
             ring.note.closed.store(2, SeqCst);
         } else {
@@ -450,9 +450,9 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// `IORING_REGISTER_SYNC_CANCEL`. On the kernel's rings it always has a limit, for `io_sync_cancel` sleeps until a request
-/// completes: on a ring that defers, one that a worker ends does not wake it, and on any ring a worker may have gone on to wait
-/// for a file, without a completion, where the cancellation found it at work.
+/// Calls `IORING_REGISTER_SYNC_CANCEL`. The kernel's rings always get a limit, because `io_sync_cancel` sleeps until a request
+/// completes: on a ring that defers, a request that a worker ends does not wake it, and on any ring a worker that the
+/// cancellation found at work may have begun to wait for a file, without a completion.
 pub fn sync_cancel(ring: &SharedRing, data: u64, fd: i32, flags: u32, limit_us: Option<u32>) -> i32 {
     #[repr(C)]
     struct Argument(u64, i32, u32, [i64; 2], u8, [u8; 7], [u64; 3]);
@@ -471,7 +471,7 @@ fn exec(world: &World) {
     }
 }
 
-/// Raises an eventfd, or takes what it counts.
+/// Writes to an eventfd, or reads it.
 fn poke(fd: i32, raises: bool) {
     let mut count = 1u64;
     // SAFETY: eight bytes, and the descriptor does not block.

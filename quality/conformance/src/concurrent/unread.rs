@@ -1,5 +1,5 @@
-//! Sends without a copy on a socket that has several names: descriptors, slots of rings. They are closed in any order, rings too, and
-//! the peer reads when it likes. The program writes into memory as soon as it is told to be free again: what the peer gets shows
+//! Zero-copy sends on a socket with several names: descriptors, and slots of rings. They are closed in any order, rings too, and the
+//! peer reads at any time. The program overwrites memory as soon as a notification says that it is free: the peer's data shows
 //! whether that was too early.
 
 use std::io::{ErrorKind, Read};
@@ -18,9 +18,9 @@ use crate::rng::Rng;
 
 const REGISTER: u32 = io_uring_register_op::IORING_REGISTER_FILES as u32;
 const UNREGISTER: u32 = io_uring_register_op::IORING_UNREGISTER_FILES as u32;
-/// The byte that the program writes into memory that is free again; no block holds it.
+/// The byte with which the program overwrites free memory; no block has it.
 const FREE: u8 = 0xee;
-/// A wait between two looks.
+/// The wait between two polls.
 const SLICE_US: u32 = 1000;
 
 /// The memory of one send.
@@ -28,7 +28,7 @@ struct Block {
     memory: Vec<u8>,
     byte: u8,
     result: Option<i32>,
-    /// A notification is owed.
+    /// True if a notification is outstanding.
     owes: bool,
 }
 
@@ -36,12 +36,12 @@ struct Unread<'a> {
     world: &'a World<'a>,
     rng: &'a mut Rng,
     rings: Vec<Ring>,
-    /// Whether each has the socket in its slot.
+    /// By ring, true if the ring has the socket in its slot.
     slots: Vec<bool>,
     descriptors: Vec<i32>,
     far: TcpStream,
     blocks: Vec<Block>,
-    /// The block that the peer reads, and how much of it.
+    /// The block that the peer reads, and the number of its bytes that were read.
     reads: (usize, usize),
 }
 
@@ -61,7 +61,7 @@ fn set(fd: i32, option: i32, value: &[i32]) {
 impl<'a> Unread<'a> {
     fn new(world: &'a World<'a>, rng: &'a mut Rng) -> Outcome<Unread<'a>> {
         let text = |error: std::io::Error| error.to_string();
-        // Another address than that of the other end: there the user engine tries.
+        // An address other than the peer's: the user engine uses zero-copy there.
         let listener = TcpListener::bind("127.0.0.2:0").map_err(text)?;
         set(listener.as_raw_fd(), libc::SO_RCVBUF, &[rng.pick(&[32 << 10, 64 << 10, 256 << 10])]);
         let near = TcpStream::connect(listener.local_addr().map_err(text)?).map_err(text)?;
@@ -89,7 +89,7 @@ impl<'a> Unread<'a> {
         {
             set(fd, libc::SO_LINGER, &[1, 0]);
         }
-        // Of slots too, for a ring may go on to have one.
+        // Slots are cleared, too, because a ring may keep its file.
         (0..self.rings.len()).for_each(|ring| self.empty_slot(ring));
         while !self.descriptors.is_empty() {
             self.close_one();
@@ -151,7 +151,7 @@ impl<'a> Unread<'a> {
         }
     }
 
-    /// Sends by any name, mostly without a copy. Where there is no room for it, the peer reads meanwhile.
+    /// Sends by any name, mostly with zero-copy. If there is no room, the peer reads meanwhile.
     fn send(&mut self, ring: usize) -> Outcome {
         let (number, byte) = (self.blocks.len(), (self.blocks.len() % 200) as u8);
         let length = self.rng.pick(&[1000, 32 << 10, 100_000, 256 << 10]);
@@ -184,7 +184,7 @@ impl<'a> Unread<'a> {
         }
     }
 
-    /// Takes completions of all rings. What is told to be free is written to.
+    /// Reaps completions of all rings. Overwrites memory that a notification reports as free.
     fn reap(&mut self) -> Outcome {
         for ring in &self.rings {
             ring.enter(0, 0, IORING_ENTER_GETEVENTS);
@@ -205,7 +205,7 @@ impl<'a> Unread<'a> {
         Ok(())
     }
 
-    /// Reads at most so much, as far as it is there, and compares it with what was sent. `None` at the end, and after a reset.
+    /// Reads at most `most` available bytes, and compares them with those sent. Returns `None` at the end, and after a reset.
     fn read(&mut self, most: usize) -> Outcome<Option<usize>> {
         let mut bytes = vec![0; most];
         let count = match self.far.read(&mut bytes) {
@@ -228,16 +228,16 @@ impl<'a> Unread<'a> {
     }
 
     fn pass_whole_blocks(&mut self) {
-        // Of a send that is on its way nobody knows yet how much it takes.
+        // The result of a send in flight is not known yet.
         let length = |block: &Block| block.result.map_or(block.memory.len(), |result| result.max(0) as usize);
         while self.blocks.get(self.reads.0).is_some_and(|block| self.reads.1 >= length(block)) {
             self.reads = (self.reads.0 + 1, 0);
         }
     }
 
-    /// All names are gone: the peer reads to the end, and all memory is told to be free.
+    /// Ends without names: the peer reads to the end, and all memory must be reported as free.
     fn end(mut self, resets: bool) -> Outcome {
-        // A reset comes at once where nobody else has the socket, and otherwise when all was read.
+        // A reset comes immediately if nothing else has the socket, and otherwise after all data was read.
         let mut is_over = false;
         while !is_over || self.blocks.iter().any(|block| block.owes) {
             self.world.shared.step();

@@ -1,4 +1,4 @@
-//! State of a process that stands still: its rings, its requests, the stacks of its threads.
+//! The state of a process without progress: its rings, its requests, the stacks of its threads.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::*;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::memory::{MAX_RINGS, RingNote, Shared, State};
 
-/// Requests that are told of.
+/// The number of requests that are shown.
 const SHOWN: usize = 40;
 
-/// All that can be said of it, line by line.
+/// Returns a description of the process, line by line.
 pub fn describe(pid: i32, shared: &Shared) -> Vec<String> {
     let mut lines = Vec::new();
     for (index, thread) in shared.threads.iter().enumerate() {
@@ -66,7 +66,7 @@ fn read_word(pid: i32, address: u64) -> Option<u32> {
     (unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) } == 4).then_some(word)
 }
 
-/// Stacks by gdb, if there is one.
+/// Returns the stacks by gdb, if it is installed.
 fn debugger(pid: i32) -> Vec<String> {
     let file = std::env::temp_dir().join(format!("anyring-stacks-{pid}"));
     let Ok(output) = std::fs::File::create(&file) else { return vec![] };
@@ -98,7 +98,7 @@ fn debugger(pid: i32) -> Vec<String> {
     frames(&text)
 }
 
-/// Of each thread's stack the frames down to where the program's code begins, without arguments.
+/// Returns the frames of each thread's stack down to the beginning of the program's code, without arguments.
 fn frames(text: &str) -> Vec<String> {
     const BOTTOM: [&str; 4] = ["FnOnce::call_once", "std::sys::backtrace", "start_thread", "__rust_begin"];
     let mut lines = Vec::new();
@@ -119,7 +119,7 @@ fn frames(text: &str) -> Vec<String> {
     lines
 }
 
-/// The system's facts about each thread.
+/// Returns the kernel's information about each thread.
 fn tasks(pid: i32) -> Vec<String> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return vec![] };
     let mut lines = Vec::new();

@@ -1,5 +1,4 @@
-//! Objects that a program's requests work on: files, streams, listeners, memory; with patterns by which it can be told
-//! where bytes come from.
+//! Objects of a program's requests: files, streams, listeners, memory; with patterns that show where bytes come from.
 
 use std::ffi::CString;
 use std::net::{TcpListener, TcpStream};
@@ -14,22 +13,22 @@ use super::plan::{Carrier, Program};
 use super::ring::SharedRing;
 use crate::ring::{Engine, map};
 
-/// Bytes of the arena that belong to one request.
+/// The bytes of the arena for one request.
 pub const PLACE: usize = 1024;
-/// The byte that is written over the memory of a request that is over.
+/// The byte with which the memory of a completed request is overwritten.
 pub const SEAL: u8 = 0xdd;
-/// Provided buffers of a ring, and how long they are.
+/// The number of provided buffers of a ring.
 pub const BUFFERS: usize = 8;
 /// Bytes of a provided buffer.
 pub const BUFFER: usize = 256;
-/// The pattern of a stream begins anew after so many bytes.
+/// The period of a stream's pattern in bytes.
 pub const PERIOD: usize = 64 * 1024;
-/// Streams that a program can have.
+/// The number of streams of a program.
 const STREAMS: usize = 3;
-/// Arenas that follow each other, so that what outlives a program meets none of the next.
+/// The number of arenas, which consecutive programs use in turn, so that a request that outlives its program does not affect the next one.
 const ARENAS: usize = 4;
 
-/// The things that stay from program to program.
+/// Objects that stay for all programs of a process.
 pub struct Ground {
     /// Paths of the files with a pattern.
     pub files: Vec<CString>,
@@ -40,18 +39,18 @@ pub struct Ground {
     patterns: Vec<Vec<u8>>,
 }
 
-// SAFETY: memory that stays; requests have places of their own in it.
+// SAFETY: the memory stays; each request has its own place in it.
 unsafe impl Sync for Ground {}
 
 impl Ground {
-    /// Makes the files of a process, in a directory of its own and one on disk.
+    /// Creates the files of a process, in a directory of its own and one on disk.
     pub fn new(directory: &Path, pid: i32) -> Ground {
         std::fs::create_dir_all(directory).expect("a directory");
         let path =
             |name: String| CString::new(directory.join(name).into_os_string().into_encoded_bytes()).unwrap();
         let files: Vec<CString> = (0..FILES).map(|file| path(format!("file{file}"))).collect();
         for (file, name) in files.iter().enumerate() {
-            // Each has its own length, too.
+            // Each file has a different length.
             let mut bytes: Vec<u8> = (0..UNITS).flat_map(|unit| unit_pattern(file, unit)).collect();
             bytes.resize(bytes.len() + file, b'.');
             std::fs::write(name.to_str().unwrap(), bytes).expect("a file");
@@ -81,40 +80,40 @@ fn on_disk(pid: i32) -> PathBuf {
     std::env::temp_dir().join(format!("anyring-written-{pid}"))
 }
 
-/// Bytes of one ring's provided buffers, with the ring in which they are given.
+/// The bytes of one ring's provided buffers, with the buffer ring.
 const GROUP: usize = 4096 + BUFFERS * BUFFER;
 
-/// The contents of one unit of a file: words that name file and place.
+/// Returns the contents of one unit of a file: words that identify file and position.
 pub fn unit_pattern(file: usize, unit: u32) -> Vec<u8> {
     (0..UNIT / 8)
         .flat_map(|word| (((file as u64 + 1) << 56) | u64::from(unit << 8 | word)).to_ne_bytes())
         .collect()
 }
 
-/// Words that name stream and offset, twice a period, so that whatever is not longer begins anywhere in the first.
+/// Returns words that identify stream and offset, for two periods, so that data of up to one period can begin anywhere in the first.
 fn stream_pattern(stream: usize) -> Vec<u8> {
     let word =
         |at: usize| (((stream as u64 + 0x51) << 56) | ((at % PERIOD) as u64 * 0x0001_0203)).to_ne_bytes();
     (0..2 * PERIOD).step_by(8).flat_map(word).collect()
 }
 
-/// A stream that carries bytes from requests that write to requests that read.
+/// A stream of bytes from requests that write to requests that read.
 pub struct Stream {
-    /// Where it is written.
+    /// The descriptor for writing.
     pub write_fd: i32,
-    /// Where it is read.
+    /// The descriptor for reading.
     pub read_fd: i32,
-    /// Bytes written and read so far.
+    /// The number of bytes written so far.
     pub written: AtomicU64,
-    /// Bytes read so far.
+    /// The number of bytes read so far.
     pub read: AtomicU64,
-    /// Requests that write and are not over; those of one chain, or one.
+    /// The number of writing requests in flight: those of one chain, or one.
     pub writers: AtomicU32,
-    /// Requests that read and are not over; those of one chain, or one.
+    /// The number of reading requests in flight: those of one chain, or one.
     pub readers: AtomicU32,
-    /// Held by the thread that empties it by system calls.
+    /// Held by the thread that drains the stream by system calls.
     pub drains: Lock,
-    /// Requests on it are in a ring that was closed: nobody knows what became of them.
+    /// Set if a closed ring had requests on the stream: their results are unknown.
     pub unknown: AtomicBool,
 }
 
@@ -151,7 +150,7 @@ impl Stream {
     }
 }
 
-/// A connection that is closed leaves nothing behind.
+/// Makes a close abort the connection, so that it leaves no state behind.
 pub fn abort_at_close(fd: i32) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     let length = size_of::<libc::linger>() as u32;
@@ -159,17 +158,17 @@ pub fn abort_at_close(fd: i32) {
     unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), length) };
 }
 
-/// A socket that listens.
+/// A listening socket.
 pub struct Listener {
-    /// Its descriptor.
+    /// The socket's descriptor.
     pub fd: i32,
-    /// Over TCP.
+    /// True for TCP.
     pub tcp: bool,
     flags: i32,
     address: (libc::sockaddr_storage, u32),
-    /// Connections made.
+    /// The number of connections made.
     pub connected: AtomicU32,
-    /// Connections accepted by requests.
+    /// The number of connections that requests accepted.
     pub accepted: AtomicU32,
 }
 
@@ -181,7 +180,7 @@ impl Listener {
             let fd = libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
             let mut address: libc::sockaddr_storage = std::mem::zeroed();
             address.ss_family = family as u16;
-            // The system chooses the rest of it.
+            // The kernel chooses the rest of the address.
             let length = if tcp { size_of::<libc::sockaddr_in>() as u32 } else { 2 };
             if tcp {
                 (*(&raw mut address).cast::<libc::sockaddr_in>()).sin_addr.s_addr =
@@ -197,7 +196,7 @@ impl Listener {
         }
     }
 
-    /// Connects to it and closes the connection.
+    /// Connects to the listener and closes the connection.
     pub fn connect(&self, world: &World) {
         let (address, length) = &self.address;
         let family = i32::from(address.ss_family);
@@ -207,14 +206,14 @@ impl Listener {
             if self.tcp {
                 abort_at_close(fd);
             }
-            // One that a signal of the kernel's own interrupts goes on, and is there when it is asked for again.
+            // A connect that is interrupted by a signal continues, and the next call returns its result.
             let connected = loop {
                 if libc::connect(fd, (&raw const *address).cast(), *length) == 0 {
                     break true;
                 }
                 match std::io::Error::last_os_error().raw_os_error() {
                     Some(libc::EINTR | libc::EALREADY) => {}
-                    // Accepted, and aborted at once.
+                    // The connection was accepted, and aborted immediately.
                     error => break matches!(error, Some(libc::EISCONN | libc::ECONNRESET)),
                 }
             };
@@ -225,7 +224,7 @@ impl Listener {
         }
     }
 
-    /// Accepts what no request has; how many there were, and whether the descriptor's flags are as they were.
+    /// Accepts the remaining connections; returns their number, and whether the descriptor's flags are unchanged.
     pub fn finish(&self) -> (u32, bool) {
         // SAFETY: calls on our own descriptor.
         unsafe {
@@ -246,51 +245,51 @@ impl Listener {
     }
 }
 
-/// One program's world.
+/// The world of one program.
 pub struct World<'a> {
-    /// The engine that works for the program.
+    /// The engine of the program.
     pub engine: Engine,
     /// The program.
     pub program: &'a Program,
-    /// The state that is shared with children and the parent.
+    /// The state that children and the parent share.
     pub shared: &'static Shared,
-    /// The things that stay.
+    /// The objects that stay for all programs.
     pub ground: &'a Ground,
     arena: usize,
-    /// In the upper half of user data: whose they are.
+    /// The upper half of user data, which identifies the program.
     pub tag: u32,
-    /// Rings, once they are made; an errno where one could not be.
+    /// Rings, after their creation; the errno if it failed.
     pub rings: Vec<OnceLock<Result<SharedRing, i32>>>,
     /// Eventfds of rings.
     pub eventfds: Vec<i32>,
-    /// Which provided buffers of each ring are held.
+    /// The provided buffers of each ring that are held.
     pub held: [[AtomicBool; BUFFERS]; MAX_RINGS],
-    /// Files with a pattern, opened.
+    /// Open files with a pattern.
     pub files: Vec<i32>,
-    /// Files that are written, opened.
+    /// Open files into which requests write.
     pub written: [i32; 2],
     /// Streams.
     pub streams: Vec<Stream>,
     /// Listeners.
     pub listeners: Vec<Listener>,
-    /// Eventfds that are polled.
+    /// Eventfds for polls.
     pub events: Vec<i32>,
-    /// A pipe that stays empty, and one that takes what comes out of it.
+    /// A pipe that stays empty, and a pipe that takes its output.
     pub idle: [i32; 4],
-    /// Children that were not waited for.
+    /// Children that have not been waited for.
     pub children: Guarded<Vec<i32>>,
-    /// Descriptors that are closed at the end.
+    /// Descriptors to close at the end.
     pub kept: Guarded<Vec<i32>>,
-    /// Paths that were given to threads.
+    /// The number of paths given to threads.
     paths: AtomicU32,
     /// The failures so far.
     pub failures: Guarded<Vec<String>>,
-    /// In place of closed rings.
+    /// A descriptor that replaces closed rings.
     pub null: AtomicI32,
 }
 
 impl<'a> World<'a> {
-    /// Makes everything but the rings.
+    /// Creates everything except the rings.
     pub fn new(
         engine: Engine,
         program: &'a Program,
@@ -298,7 +297,7 @@ impl<'a> World<'a> {
         shared: &'static Shared,
     ) -> World<'a> {
         let open = |path: &CString, how| {
-            // SAFETY: a path that ends with zero.
+            // SAFETY: a path that ends in NUL.
             let fd = unsafe { libc::open(path.as_ptr(), how | libc::O_CLOEXEC) };
             assert!(fd >= 0, "a file");
             fd
@@ -333,13 +332,13 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A path at which nothing is.
+    /// Returns a path at which no file is.
     pub fn new_path(&self) -> CString {
         let number = self.paths.fetch_add(1, Relaxed);
         CString::new([self.ground.written[0].as_bytes(), format!("-{number}").as_bytes()].concat()).unwrap()
     }
 
-    /// Something is wrong.
+    /// Records a failure.
     pub fn fail(&self, what: String) {
         self.failures.with(|failures| {
             if failures.len() < 20 {
@@ -348,29 +347,29 @@ impl<'a> World<'a> {
         });
     }
 
-    /// A ring, if it was made.
+    /// Returns a ring, if it was created.
     pub fn ring(&self, ring: usize) -> Option<&SharedRing> {
         self.rings[ring].get()?.as_ref().ok()
     }
 
-    /// Where a request's memory begins.
+    /// Returns the address of a request's memory.
     pub fn place(&self, id: u32) -> *mut u8 {
-        // SAFETY: the ledger has no more requests than the arena places.
+        // SAFETY: the ledger has no more requests than the arena has places.
         unsafe { self.ground.arenas[self.arena].add(id as usize * PLACE) }
     }
 
-    /// A request's memory. Requests that are over have none that changes.
+    /// Returns a request's memory. That of a completed request does not change.
     pub fn bytes(&self, id: u32, length: usize) -> &[u8] {
         // SAFETY: within the request's place.
         unsafe { std::slice::from_raw_parts(self.place(id), length.min(PLACE)) }
     }
 
-    /// The arena, to be registered.
+    /// Returns the address and length of the arena, for a registration.
     pub fn arena(&self) -> (u64, u64) {
         (self.ground.arenas[self.arena] as u64, (MAX_REQUESTS * PLACE) as u64)
     }
 
-    /// Where a ring's provided buffers are given, and where they lie.
+    /// Returns the addresses of a ring's buffer ring and of its provided buffers.
     pub fn group(&self, ring: usize) -> (*mut u8, *mut u8) {
         // SAFETY: there are as many groups.
         unsafe {
@@ -380,13 +379,13 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The pattern of a stream from an offset on.
+    /// Returns the pattern of a stream from an offset on.
     pub fn pattern(&self, stream: usize, offset: u64, length: usize) -> &[u8] {
         let at = offset as usize % PERIOD;
         &self.ground.patterns[stream][at..at + length]
     }
 
-    /// Closes a descriptor, as a program does that the engine hears, or not.
+    /// Closes a descriptor; reports the close to the engine if the program does so.
     pub fn close(&self, fd: i32) {
         if self.engine == Engine::User && self.program.announces {
             anyring_engine::frontend::closed(fd);
@@ -395,10 +394,10 @@ impl<'a> World<'a> {
         unsafe { libc::close(fd) };
     }
 
-    /// Closes all that is left.
+    /// Closes all remaining descriptors.
     pub fn close_all(&self) {
         let rings = self.rings.iter().filter_map(|ring| ring.get()?.as_ref().ok());
-        // In place of one that was closed something else may stand.
+        // The number of a closed ring may belong to another file.
         let open = rings.filter(|ring| ring.note.closed.load(Acquire) != 1).map(|ring| ring.fd);
         let streams = self.streams.iter().flat_map(|stream| [stream.write_fd, stream.read_fd]);
         let others = self
@@ -417,7 +416,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// A new eventfd.
+/// Creates an eventfd.
 fn eventfd() -> i32 {
     // SAFETY: touches no memory.
     unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }
