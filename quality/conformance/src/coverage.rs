@@ -8,7 +8,7 @@ use anyring_engine::observe::coverage::{self, Results};
 use anyring_engine::ops;
 use anyring_engine::request::op::{Caps, Op};
 
-/// The file in which results are noted, if the environment names one.
+/// Opens the file for results, if the environment names one.
 #[cfg(feature = "coverage")]
 pub fn file() -> Option<std::fs::File> {
     let path = std::env::var_os("ANYRING_COVERAGE")?;
@@ -18,8 +18,8 @@ pub fn file() -> Option<std::fs::File> {
     Some(file)
 }
 
-/// Prints for each operation which of its declared errors were seen and which were not. False where an
-/// operation was never seen to succeed, or an error that it declares was not seen.
+/// Prints for each operation which of its declared errors were seen and which were not. Returns false
+/// if an operation was never seen to succeed, or a declared error was not seen.
 pub fn report(path: &Path) -> Result<bool> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     ensure!(bytes.len() == coverage::LENGTH, "{} is no file of results", path.display());

@@ -1,5 +1,5 @@
-//! Surroundings of random programs of both kinds: children, each of which runs many, so that one that dies or hangs takes only
-//! its child with it; and the lanes that follow one child after another.
+//! The harness of random programs of both kinds: children, each of which runs many programs, so that a program that dies or
+//! hangs takes only its child with it; and the lanes that follow consecutive children.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-/// Which programs.
+/// The programs of a run.
 #[derive(Args, Clone, Debug)]
 pub struct Programs {
     /// How many programs, on each engine
@@ -28,12 +28,12 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// The index behind the last.
+    /// Returns the index after the last.
     pub fn end(&self) -> u64 {
         self.first + self.programs
     }
 
-    /// How far a run is that has done so many since `begun`, of which that with this index is the first that may not be done.
+    /// Returns the progress of a run with `done` programs since `begun`; `behind` is the first index that may not be done.
     pub fn progress(&self, done: u64, begun: Instant, behind: u64) -> String {
         let rate = done as f64 / begun.elapsed().as_secs_f64();
         let (all, seed, first) = (self.programs, self.seed, behind.max(self.first));
@@ -41,7 +41,7 @@ impl Programs {
     }
 }
 
-/// The names in a list of what is known and open.
+/// Returns the names in a list of known open faults.
 pub fn listed(list: &str) -> impl Iterator<Item = &str> {
     list.lines().map(|line| line.split('#').next().unwrap_or("").trim()).filter(|name| !name.is_empty())
 }
@@ -85,7 +85,7 @@ pub const SETUP: &[&str] = &[
 /// `IOSQE_*` by bit.
 pub const SQE_FLAGS: &[&str] =
     &["FIXED_FILE", "DRAIN", "LINK", "HARDLINK", "ASYNC", "BUFFER_SELECT", "CQE_SKIP", "0x80"];
-/// Flags by name.
+/// Formats flags by name.
 pub fn flags(value: u32, names: &[&str]) -> String {
     let mut text = String::new();
     for bit in (0..32).filter(|bit| value & (1 << bit) != 0) {
@@ -102,10 +102,10 @@ pub fn flags(value: u32, names: &[&str]) -> String {
 /// Maps memory that children share.
 ///
 /// # Safety
-/// Zeroes are a value of the type.
+/// Zeroes must be a valid value of the type.
 pub unsafe fn map_shared<T>() -> &'static T {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping of zeroes, never taken away.
+    // SAFETY: a new mapping of zeroes, which is never unmapped.
     unsafe {
         let page = libc::mmap(std::ptr::null_mut(), size_of::<T>(), protection, flags, -1, 0);
         assert_ne!(page, libc::MAP_FAILED, "memory can be mapped");
@@ -113,14 +113,14 @@ pub unsafe fn map_shared<T>() -> &'static T {
     }
 }
 
-/// Pages for so many children at once, by default so many for each processor.
+/// Creates pages for `jobs` concurrent children, by default `each` for each processor.
 pub fn pages<P>(jobs: Option<usize>, each: usize, new: fn() -> &'static P) -> Vec<&'static P> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     (0..jobs.unwrap_or(each * processors).max(1)).map(|_| new()).collect()
 }
 
-/// Runs `body` for each page in a thread; a single one in the calling thread, for ThreadSanitizer sees nothing in the
-/// children of a process that has several.
+/// Runs `body` for each page in a thread; a single one in the calling thread, because ThreadSanitizer sees nothing in
+/// the children of a process with several threads.
 pub fn lanes<P: Sync, T: Send>(pages: &[&'static P], body: impl Fn(usize, &'static P) -> T + Sync) -> Vec<T> {
     if let [page] = pages {
         return vec![body(0, page)];
@@ -133,7 +133,7 @@ pub fn lanes<P: Sync, T: Send>(pages: &[&'static P], body: impl Fn(usize, &'stat
     })
 }
 
-/// Does `body`; where that is wanted, `tell` says now and then how far it is.
+/// Runs `body`; if `wanted`, `tell` reports the progress from time to time.
 pub fn telling<T>(wanted: bool, tell: impl Fn() + Sync, body: impl FnOnce() -> T) -> T {
     const PAUSE: Duration = Duration::from_secs(10);
     if !wanted {
@@ -151,26 +151,26 @@ pub fn telling<T>(wanted: bool, tell: impl Fn() + Sync, body: impl FnOnce() -> T
     })
 }
 
-/// A forked child with the pipe that it reports through.
+/// A forked child with its pipe for reports.
 pub struct Child {
-    /// Its number.
+    /// The child's process ID.
     pub pid: i32,
     reports: BufReader<File>,
 }
 
-/// The news of a child.
+/// A message of a child.
 pub enum Heard {
-    /// A line.
+    /// The child wrote a line.
     Line(String),
-    /// Nothing yet.
+    /// The child has written nothing yet.
     Nothing,
-    /// The child says no more.
+    /// The child will write nothing more.
     End,
 }
 
 impl Child {
-    /// Forks a child that runs `body` and ends with what that returns, or with 101 where it panics. `body` gets the pipe to report
-    /// through, whose descriptor is `number` or above; below it the standard ones are open alone.
+    /// Forks a child that runs `body` and exits with its result, or with 101 if it panics. `body` gets the pipe for reports, whose
+    /// descriptor is `number` or above; below it only the standard descriptors are open.
     pub fn fork(number: i32, body: impl FnOnce(File) -> i32) -> Child {
         let mut ends = [0; 2];
         // SAFETY: room for two numbers; the child leaves by `_exit` and never returns from here.
@@ -184,7 +184,7 @@ impl Child {
                 libc::signal(libc::SIGPIPE, libc::SIG_IGN);
                 let reports = libc::fcntl(ends[1], libc::F_DUPFD_CLOEXEC, number);
                 libc::syscall(libc::SYS_close_range, 3, number - 1, 0);
-                // Where panics unwind, none may run on into what the parent was doing.
+                // A panic must not unwind into the parent's code.
                 let body = std::panic::AssertUnwindSafe(|| body(File::from_raw_fd(reports)));
                 libc::_exit(std::panic::catch_unwind(body).unwrap_or(101));
             }
@@ -193,7 +193,7 @@ impl Child {
         }
     }
 
-    /// Listens for so many milliseconds.
+    /// Waits for a message for at most `limit_ms`.
     pub fn hear(&mut self, limit_ms: i32) -> Heard {
         let fd = self.reports.get_ref().as_raw_fd();
         let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
@@ -208,7 +208,7 @@ impl Child {
         }
     }
 
-    /// Waits for its end, as `waitpid` tells it.
+    /// Waits for the child's end; returns the status of `waitpid`.
     pub fn wait(&self) -> i32 {
         let mut status = 0;
         // SAFETY: our own child, which is waited for once.

@@ -1,9 +1,9 @@
 //! Runs liburing's own test suite, unmodified, over anyring.
 //!
-//! Every test program runs three times: natively (the oracle), with io_uring denied and nothing in its
-//! place (which tests pass although they can do nothing?), and with io_uring denied over the user engine.
-//! A test counts where the first passes and the second does not; it scores where the third passes too and
-//! the engine's own log line says that it made the rings.
+//! Every test program runs three times: natively (the oracle), with io_uring denied and without a
+//! replacement (to find tests that pass although they do nothing), and with io_uring denied on the user
+//! engine. A test counts if the first run passes and the second does not; it scores if the third passes,
+//! too, and the engine's log line says that the engine made the rings.
 
 pub mod cli;
 pub mod concurrent;

@@ -1,4 +1,4 @@
-//! Outcomes of the tests without anyring: natively, and with io_uring denied. Both are remembered.
+//! The outcomes of the tests without anyring: natively, and with io_uring denied. Both are remembered.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Loads what is known about runs of the suite of version `version`, labelled `label`, on the kernel `kernel`.
+    /// Loads the outcomes of the suite's version `version` under `label` on the kernel `kernel`.
     pub fn load(work: &Path, label: &str, version: &str, kernel: &str) -> Result<Oracle> {
         let file = work.join("cache").join(format!("{label}-liburing-{version}-linux-{kernel}.tsv"));
         let text = if file.exists() {
@@ -41,7 +41,7 @@ impl Oracle {
         self.known.remove(name);
     }
 
-    /// The outcome of the test: remembered, or from running it until it passes, `tries` times at most.
+    /// Returns the outcome of the test: the remembered one, or that of running it until it passes, at most `tries` times.
     pub fn outcome(
         &mut self,
         places: &Places,
@@ -70,7 +70,7 @@ impl Oracle {
     }
 }
 
-/// The running kernel's release, as `uname -r` prints it.
+/// Returns the running kernel's release, as `uname -r` prints it.
 pub fn kernel_release() -> Result<String> {
     let text =
         fs::read_to_string("/proc/sys/kernel/osrelease").context("cannot read the kernel's version")?;

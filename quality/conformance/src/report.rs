@@ -1,4 +1,4 @@
-//! The report: what the runs of a test mean together, and how that is told.
+//! The report: the combined meaning of a test's runs, and its text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,12 +10,12 @@ use anyhow::{Context, Result};
 use crate::run::Outcome;
 use crate::source::VERSION;
 
-/// Everything known about one test.
+/// The outcomes of one test.
 pub struct Row {
     pub name: String,
     pub native: Outcome,
     pub denied: Outcome,
-    /// With anyring; absent where only the oracle was asked.
+    /// The outcome on anyring; `None` if only the oracle ran.
     pub anyring: Option<Outcome>,
 }
 
@@ -24,17 +24,17 @@ pub struct Row {
 pub enum Verdict {
     Passed,
     Failed,
-    /// The test was skipped, or it proves nothing here.
+    /// The test was skipped, or proves nothing here.
     Skipped,
 }
 
 impl Row {
-    /// True if the test proves anything: if it passes natively, and fails where io_uring is denied.
+    /// True if the test proves something: it passes natively, and fails with io_uring denied.
     pub fn counts(&self) -> bool {
         self.native == Outcome::Pass && self.denied != Outcome::Pass
     }
 
-    /// True if the test passes over anyring, but neither natively, as on a kernel that is too old for it, nor denied.
+    /// True if the test passes on anyring, but neither natively, as on an old kernel, nor with io_uring denied.
     pub fn is_beyond(&self) -> bool {
         self.anyring == Some(Outcome::Pass) && self.native != Outcome::Pass && self.denied != Outcome::Pass
     }
@@ -42,7 +42,7 @@ impl Row {
     pub fn verdict(&self) -> Verdict {
         match self.anyring {
             Some(Outcome::Pass) if self.counts() => Verdict::Passed,
-            // A test that needs no io_uring must still not break.
+            // A test that needs no io_uring must pass all the same.
             Some(Outcome::Pass) | Some(Outcome::Skip) | None => Verdict::Skipped,
             Some(Outcome::Unproven) if !self.counts() => Verdict::Skipped,
             Some(_) if self.native == Outcome::Pass => Verdict::Failed,
@@ -50,7 +50,7 @@ impl Row {
         }
     }
 
-    /// True if there is something to explain: a test that passes natively, but not over anyring.
+    /// True if the test needs an explanation: it passes natively, but not on anyring.
     fn is_miss(&self) -> bool {
         self.native == Outcome::Pass
             && (self.verdict() == Verdict::Failed || self.anyring == Some(Outcome::Skip))
@@ -68,7 +68,7 @@ impl Row {
     }
 }
 
-/// Why tests do not pass: `quality/conformance/reasons.toml`, and `library.toml` beside it.
+/// The reasons why tests do not pass: `quality/conformance/reasons.toml`, and `library.toml` beside it.
 #[derive(Default)]
 pub struct Reasons(pub BTreeMap<String, String>);
 
@@ -81,7 +81,7 @@ impl Reasons {
     }
 }
 
-/// The numbers over all rows.
+/// The totals of all rows.
 #[derive(Default)]
 pub struct Totals {
     native: usize,
@@ -111,7 +111,7 @@ impl Totals {
         totals
     }
 
-    /// One sentence for people.
+    /// Returns a summary in one sentence.
     pub fn summary(&self) -> String {
         format!(
             "{} of {} tests pass natively; {} of them pass with io_uring denied too and prove nothing; \
@@ -120,13 +120,13 @@ impl Totals {
         )
     }
 
-    /// The last line of a run.
+    /// Returns the last line of a run.
     pub fn line(&self) -> String {
         format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
     }
 }
 
-/// The text of `quality/conformance/STATUS.md`.
+/// Returns the text of `quality/conformance/STATUS.md`.
 pub fn status_page(rows: &[Row], not_built: &[String], reasons: &Reasons, kernel: &str) -> String {
     let totals = Totals::of(rows);
     let version = kernel.split('-').next().unwrap_or(kernel);
@@ -153,7 +153,7 @@ pub fn status_page(rows: &[Row], not_built: &[String], reasons: &Reasons, kernel
     page
 }
 
-/// The text of `quality/conformance/STATUS-KERNEL.md`: what differs where anyring leaves the work to the kernel.
+/// Returns the text of `quality/conformance/STATUS-KERNEL.md`: the differences if anyring uses the kernel engine.
 pub fn transparency_page(rows: &[Row], reasons: &Reasons, kernel: &str) -> String {
     let version = kernel.split('-').next().unwrap_or(kernel);
     let native = rows.iter().filter(|row| row.native == Outcome::Pass);

@@ -1,4 +1,4 @@
-//! A ring of either engine, used as a program uses it.
+//! A ring of either engine, used like a program's.
 
 use std::ffi::{CStr, c_void};
 use std::num::NonZeroUsize;
@@ -13,20 +13,20 @@ use anyring_engine::request::version::{self, Version};
 use anyring_engine::{Caller, Host, frontend, io_uring_params};
 use linux_raw_sys::io_uring::*;
 
-/// Which engine a ring runs on.
+/// The engine of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Engine {
-    /// Ours.
+    /// The user engine.
     User,
     /// The kernel's io_uring.
     Kernel,
 }
 
-/// A front end made of std threads.
+/// A host made of std threads.
 struct StdHost;
 
 struct Start(unsafe extern "C" fn(*mut c_void), *mut c_void);
-// SAFETY: handed to one thread.
+// SAFETY: passed to one thread.
 unsafe impl Send for Start {}
 
 impl Host for StdHost {
@@ -46,7 +46,7 @@ impl Host for StdHost {
                 libc::sigfillset(&mut all);
                 libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
             }
-            // SAFETY: once, as the engine wants it.
+            // SAFETY: called once, as the engine demands.
             unsafe { entry(argument) };
         };
         let name = name.to_string_lossy().into_owned();
@@ -64,7 +64,7 @@ impl Host for StdHost {
 
 static HOST: &dyn Host = &StdHost;
 
-/// Makes the user engine this process's, playing the kernel of this machine.
+/// Installs the user engine in this process, with the ABI of this machine's kernel.
 pub fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -77,7 +77,7 @@ pub fn install() {
     });
 }
 
-/// Has the user engine play the newest kernel, or that of this machine, as what is compared with it must.
+/// Makes the user engine emulate the newest kernel, or this machine's, as a comparison requires.
 pub fn play(newest: bool) {
     install();
     play_installed(newest);
@@ -108,8 +108,8 @@ pub fn setup(engine: Engine, entries: u32, params: usize) -> i32 {
     }
 }
 
-/// Makes what `make` makes get no small descriptor. Programs register numbers that are no descriptors of theirs, small ones as a
-/// rule; of a ring of the one engine, the other knows nothing.
+/// Calls `make` so that its result has no small descriptor. Programs register numbers that are not descriptors of theirs,
+/// usually small ones; the engines do not know each other's rings.
 pub fn above_small_numbers<T>(make: impl FnOnce() -> T) -> T {
     const SMALL: i32 = 16;
     // SAFETY: new descriptors, whose owners are here.
@@ -123,7 +123,7 @@ pub fn above_small_numbers<T>(make: impl FnOnce() -> T) -> T {
 
 /// `io_uring_enter`.
 pub fn enter(engine: Engine, fd: i32, submit: u32, wait: u32, flags: u32, arg: usize, size: usize) -> i32 {
-    // SAFETY: the SQEs name memory that the program under test gives away.
+    // SAFETY: the SQEs name memory that the program under test provides.
     unsafe {
         match engine {
             Engine::Kernel => {
@@ -157,34 +157,34 @@ pub struct Cqe {
     pub big: [u64; 2],
 }
 
-/// A ring and its mappings. Several threads, and processes, may use it with a lock around each of its queues.
+/// A ring and its mappings. Several threads, and processes, may use it with a lock for each of its queues.
 pub struct Ring {
-    /// The engine that works for the ring.
+    /// The engine of the ring.
     pub engine: Engine,
-    /// Its descriptor.
+    /// The ring's descriptor.
     pub fd: i32,
     /// The parameters that the setup call returned.
     pub params: io_uring_params,
-    /// Its descriptor is closed with it.
+    /// True if dropping the ring closes its descriptor.
     pub closes: bool,
     rings: (*mut u8, usize),
     sqes: (*mut Sqe, usize),
 }
 
-// SAFETY: what the pointers lead to is read and written atomically, or under the locks of those who share the ring.
+// SAFETY: ring memory is accessed atomically, or under the locks of the threads that share the ring.
 unsafe impl Send for Ring {}
 // SAFETY: as above.
 unsafe impl Sync for Ring {}
 
 impl Ring {
-    /// Creates and maps a ring, or says which errno there was. Memory that it is given (`IORING_SETUP_NO_MMAP`) stays the
+    /// Creates and maps a ring, or returns the errno. Memory that is given to it (`IORING_SETUP_NO_MMAP`) stays the
     /// caller's.
     pub fn new(engine: Engine, entries: u32, mut params: io_uring_params) -> Result<Ring, i32> {
         let fd = setup(engine, entries, &raw mut params as usize);
         if fd < 0 { Err(fd) } else { Ok(Ring::of(engine, fd, params)) }
     }
 
-    /// A ring that was set up, mapped.
+    /// Maps a ring that was set up.
     pub fn of(engine: Engine, fd: i32, params: io_uring_params) -> Ring {
         let big = |flag: u32| usize::from(params.flags & flag != 0);
         let cq_end =
@@ -201,30 +201,30 @@ impl Ring {
         Ring { engine, fd, params, closes: true, rings, sqes }
     }
 
-    /// A word of ring memory.
+    /// Returns a word of ring memory.
     pub fn word(&self, offset: u32) -> &AtomicU32 {
         // SAFETY: the offsets come from the engine and lie in the mapping.
         unsafe { AtomicU32::from_ptr(self.rings.0.add(offset as usize).cast()) }
     }
 
-    /// All of the memory that program and engine share.
+    /// Returns all memory that program and engine share.
     pub fn memory(&self) -> [(*mut u8, usize); 2] {
         [self.rings, (self.sqes.0.cast(), self.sqes.1)]
     }
 
-    /// How many SQEs were pushed so far.
+    /// Returns the number of SQEs pushed so far.
     pub fn pushed(&self) -> u32 {
         self.word(self.params.sq_off.tail).load(Ordering::Relaxed)
     }
 
-    /// SQEs that the engine has not taken.
+    /// Returns the number of SQEs that the engine has not taken.
     pub fn pending(&self) -> u32 {
         // Acquire pairs with the engine's release store of the head.
         self.pushed().wrapping_sub(self.word(self.params.sq_off.head).load(Ordering::Acquire))
     }
 
-    /// At which positions SQEs would be pushed, and where the queue would end. One of two places does not go around the
-    /// end of the queue: one place is left out before it.
+    /// Returns the positions at which SQEs would be pushed, and the new tail. An SQE of two places does not wrap around
+    /// the end of the queue: one place is left out before it.
     pub fn positions(&self, sqes: &[Sqe]) -> (Vec<u32>, u32) {
         let mut at = self.pushed();
         let positions = sqes.iter().map(|sqe| {
@@ -238,7 +238,7 @@ impl Ring {
         (positions.collect(), at)
     }
 
-    /// True if these SQEs have room.
+    /// True if these SQEs fit.
     pub fn has_room(&self, sqes: &[Sqe]) -> bool {
         let count = self.positions(sqes).1.wrapping_sub(self.pushed());
         self.pending().saturating_add(count) <= self.params.sq_entries
@@ -252,7 +252,7 @@ impl Ring {
         self.word(self.params.sq_off.tail).store(at.wrapping_add(1), Ordering::Release);
     }
 
-    /// Queues SQEs for which there is room; the engine sees all or none. Places that are left out get the filler: how many.
+    /// Queues SQEs for which there is room; the engine sees all or none. Places that are left out get the filler; returns their number.
     pub fn push_together(&self, sqes: &[Sqe], filler: &Sqe) -> u32 {
         let (positions, end) = self.positions(sqes);
         let (mut next, mut filled) = (self.pushed(), 0);
@@ -264,7 +264,7 @@ impl Ring {
             self.write(position, sqe);
             next = position.wrapping_add(1);
             if sqe.opcode == IORING_OP_NOP128 {
-                // Nothing of the second half is looked at.
+                // The content of the second half is ignored.
                 self.write(next, &Sqe { opcode: u8::MAX, ..Sqe::default() });
                 next = next.wrapping_add(1);
             }
@@ -277,20 +277,20 @@ impl Ring {
     fn write(&self, position: u32, sqe: &Sqe) {
         let stride = 1 + usize::from(self.params.flags & IORING_SETUP_SQE128 != 0);
         let index = position & (self.params.sq_entries - 1);
-        // SAFETY: a slot of the ring, which the engine does not read before the tail says so.
+        // SAFETY: a slot of the ring, which the engine does not read before the tail has passed it.
         unsafe { self.sqes.0.add(index as usize * stride).write(*sqe) };
         if self.params.flags & IORING_SETUP_NO_SQARRAY == 0 {
             self.word(self.params.sq_off.array + 4 * index).store(index, Ordering::Relaxed);
         }
     }
 
-    /// `IORING_SQ_*`.
+    /// Returns `IORING_SQ_*`.
     pub fn flags(&self) -> u32 {
         std::sync::atomic::fence(Ordering::SeqCst);
         self.word(self.params.sq_off.flags).load(Ordering::Relaxed)
     }
 
-    /// CQEs that are there.
+    /// Returns the number of available CQEs.
     pub fn ready(&self) -> u32 {
         let off = self.params.cq_off;
         // Acquire pairs with the engine's release store of the tail.
@@ -298,13 +298,13 @@ impl Ring {
         tail.wrapping_sub(self.word(off.head).load(Ordering::Relaxed))
     }
 
-    /// The CQE `nth` behind the head.
+    /// Returns the CQE `nth` after the head.
     pub fn peek(&self, nth: u32) -> Cqe {
         let off = self.params.cq_off;
         let at = self.word(off.head).load(Ordering::Relaxed).wrapping_add(nth);
         let big = self.params.flags & IORING_SETUP_CQE32 != 0;
         let index = (at & (self.params.cq_entries - 1)) as usize;
-        // SAFETY: a published CQE of the mapping; one of 32 bytes does not go around the end.
+        // SAFETY: a published CQE in the mapping; one of 32 bytes does not wrap around the end.
         unsafe {
             let slot = self.rings.0.add(off.cqes as usize + (index << (4 + usize::from(big)))).cast::<u64>();
             let result = slot.add(1).read();
@@ -315,12 +315,12 @@ impl Ring {
         }
     }
 
-    /// True if a CQE of these flags takes two places of a queue of small ones.
+    /// True if a CQE with these flags takes two places of a queue of small ones.
     fn is_wide(&self, flags: u32) -> bool {
         self.params.flags & IORING_SETUP_CQE_MIXED != 0 && flags & IORING_CQE_F_32 != 0
     }
 
-    /// Takes a CQE.
+    /// Reaps a CQE.
     pub fn reap(&self) -> Option<Cqe> {
         loop {
             if self.ready() == 0 {
@@ -329,7 +329,7 @@ impl Ring {
             let cqe = self.peek(0);
             let head = self.word(self.params.cq_off.head);
             let next = head.load(Ordering::Relaxed).wrapping_add(1 + u32::from(self.is_wide(cqe.flags)));
-            // Release: the CQE was read before the engine may write it again.
+            // Release: the CQE is read before the engine may overwrite it.
             head.store(next, Ordering::Release);
             if !(self.params.flags & IORING_SETUP_CQE_MIXED != 0 && cqe.flags & IORING_CQE_F_SKIP != 0) {
                 return Some(cqe);
@@ -342,7 +342,7 @@ impl Ring {
         enter(self.engine, self.fd, submit, wait, flags, 0, 0)
     }
 
-    /// `io_uring_enter`; with a limit in microseconds, its wait has one.
+    /// `io_uring_enter`, with a limit of the wait in microseconds, if there is one.
     pub fn enter_for(&self, submit: u32, wait: u32, flags: u32, limit_us: Option<u32>) -> i32 {
         let Some(limit_us) = limit_us else { return self.enter(submit, wait, flags) };
         let time = [0u64, u64::from(limit_us) * 1000];
@@ -361,7 +361,7 @@ impl Drop for Ring {
     fn drop(&mut self) {
         if self.params.flags & IORING_SETUP_NO_MMAP == 0 {
             for (address, length) in self.memory() {
-                // SAFETY: mapped by this ring, used by nobody any more.
+                // SAFETY: mapped by this ring, which is not used any more.
                 unsafe { libc::munmap(address.cast(), length) };
             }
         }
@@ -371,14 +371,14 @@ impl Drop for Ring {
     }
 }
 
-/// Closes a descriptor as a program under a front end does.
+/// Closes a descriptor like a program under a front end.
 pub fn close(fd: i32) -> i32 {
     frontend::closed(fd);
     // SAFETY: the descriptor is the program's.
     result(unsafe { libc::close(fd) }.into())
 }
 
-/// Ring memory, or (-1) new memory that children share.
+/// Maps ring memory, or (-1) new memory that children share.
 pub fn map(length: usize, fd: i32, offset: i64) -> *mut u8 {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | if fd < 0 { libc::MAP_ANONYMOUS } else { libc::MAP_POPULATE };
@@ -388,7 +388,7 @@ pub fn map(length: usize, fd: i32, offset: i64) -> *mut u8 {
     address.cast()
 }
 
-/// True if this machine's kernel gives its io_uring.
+/// True if this machine's kernel provides io_uring.
 pub fn kernel_available() -> bool {
     // SAFETY: integers only.
     let params = unsafe { std::mem::zeroed() };

@@ -1,16 +1,16 @@
-//! Random numbers that are the same everywhere for the same seed.
+//! Random numbers that are equal everywhere for equal seeds.
 
 /// A generator (splitmix64).
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// A generator for a seed.
+    /// Creates a generator from a seed.
     pub fn new(seed: u64) -> Rng {
         Rng(seed)
     }
 
-    /// Any number.
+    /// Returns any number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -19,26 +19,26 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.number() % bound.max(1) as u64) as usize
     }
 
-    /// True in so many of a hundred cases.
+    /// True in `chance` of a hundred cases.
     pub fn percent(&mut self, chance: usize) -> bool {
         self.below(100) < chance
     }
 
-    /// One of the choices.
+    /// Returns one of the choices.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }
 }
 
-/// Reads a seed, decimal or not.
+/// Parses a seed, decimal or hexadecimal.
 ///
 /// # Errors
-/// It is none.
+/// Fails if the text is not a number.
 pub fn seed(text: &str) -> Result<u64, std::num::ParseIntError> {
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
@@ -46,7 +46,7 @@ pub fn seed(text: &str) -> Result<u64, std::num::ParseIntError> {
     }
 }
 
-/// The seed of the `index`th program of a run.
+/// Returns the seed of the `index`th program of a run.
 pub fn program_seed(seed: u64, index: u64) -> u64 {
     Rng::new(seed ^ index.wrapping_mul(0xd6e8_feb8_6659_fd93)).number()
 }

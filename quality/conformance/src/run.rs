@@ -25,11 +25,11 @@ const SKIP_STATUS: i32 = 77;
 pub enum Outcome {
     Pass,
     Skip,
-    /// A further exit status.
+    /// The test exited with another status.
     Exit(i32),
     Signal(i32),
     TimedOut,
-    /// The test passed, but the engine never said that it made a ring.
+    /// The test passed, but the engine did not log that it made a ring.
     Unproven,
 }
 
@@ -76,40 +76,40 @@ impl FromStr for Outcome {
     }
 }
 
-/// The command that a test is started by.
+/// The command that starts a test.
 #[derive(Clone)]
 pub struct Anyring {
     /// The `anyring` command.
     pub command: PathBuf,
-    /// Its arguments, before the test.
+    /// The arguments before the test.
     pub arguments: Vec<OsString>,
-    /// The engine is to be the user engine.
+    /// True if the engine must be the user engine.
     pub is_user: bool,
 }
 
-/// Under what conditions tests run.
+/// The conditions under which tests run.
 pub struct Conditions {
-    /// Names the directories of these runs: `native`, `denied`, `user`, `kernel`, `chaos`.
+    /// The name of the directories of these runs: `native`, `denied`, `user`, `kernel`, `chaos`.
     pub label: String,
-    /// The errno that io_uring's calls answer, if they are denied.
+    /// The errno of io_uring's calls, if they are denied.
     pub deny: Option<i32>,
-    /// The command that the test is started by, if by any.
+    /// The command that starts the test, if there is one.
     pub anyring: Option<Anyring>,
-    /// The directory of the `liburing.so.2` that the program is to load.
+    /// The directory of the `liburing.so.2` that the program loads.
     pub library: Option<PathBuf>,
     pub limit: Duration,
-    /// Leave the test's directory behind.
+    /// True to keep the test's directory.
     pub keep: bool,
 }
 
-/// Where things lie under the work directory.
+/// Directories and files under the work directory.
 pub struct Places {
-    /// Holds the built test programs.
+    /// The directory of the built test programs.
     pub programs: PathBuf,
     pub scratch: PathBuf,
     pub logs: PathBuf,
-    /// Locked while a test runs: the tests use fixed names in /tmp, and fixed ports where they have no network of their
-    /// own, so that never two may run at once, not even of two suites.
+    /// The file that is locked while a test runs: the tests use fixed names in /tmp, and fixed ports if they have no
+    /// network namespace, so that two must never run concurrently, not even of two suites.
     pub lock: PathBuf,
 }
 
@@ -119,7 +119,7 @@ pub struct Ran {
     pub took: Duration,
 }
 
-/// Runs something until what comes out is `good`, so often at most. What came out last, and of which run, from 1 on.
+/// Repeats a run until its result is `good`, at most `tries` times. Returns the last result, and the number of its run, from 1.
 pub fn run_until<T>(
     good: impl Fn(&T) -> bool,
     tries: NonZeroU32,
@@ -135,12 +135,12 @@ pub fn run_until<T>(
     }
 }
 
-/// Runs the test `name` and waits until nothing of it is left.
+/// Runs the test `name` and waits until none of its processes is left.
 pub fn run_test(places: &Places, conditions: &Conditions, name: &str) -> Result<Ran> {
     let scratch = places.scratch.join(format!("{}-{}", std::process::id(), conditions.label)).join(name);
     let cwd = scratch.join("cwd");
     fresh_dir(&cwd)?;
-    // Two tests exec this one, by its relative name.
+    // Two tests execute this one, by its relative name.
     fs::copy(places.programs.join("exec-target.t"), cwd.join("exec-target.t"))
         .context("cannot copy exec-target.t into the test's directory")?;
     let logs = places.logs.join(&conditions.label);
@@ -192,13 +192,13 @@ fn command_for(conditions: &Conditions, program: &Path, engine_log: &Path) -> Co
     let mut log = OsString::new();
     if let Some(directory) = &conditions.library {
         command.env("LD_LIBRARY_PATH", directory);
-        // The library does not see the end of a process that leaves by `_exit`, but each ring.
+        // The library does not see the end of a process that leaves by `_exit`, but it logs each ring.
         log.push("debug,");
     }
     log.push(engine_log);
     command.env("ANYRING_LOG", log);
     let deny = conditions.deny;
-    // SAFETY: between fork and exec this makes system calls only.
+    // SAFETY: the hook makes only system calls between fork and exec.
     unsafe {
         command.pre_exec(move || {
             if libc::setsid() < 0 {
@@ -212,18 +212,18 @@ fn command_for(conditions: &Conditions, program: &Path, engine_log: &Path) -> Co
     command
 }
 
-/// Has the process, and what it starts, run before the other programs of the machine.
+/// Gives the process, and its children, priority over the other programs of the machine.
 ///
-/// Several tests compare their own clock with what they wait for, and leave 10 ms in which a thread may be late
-/// (`sqpoll-sleep`). Whoever may not go first (it takes `CAP_SYS_NICE`) runs beside the others, with that risk.
+/// Several tests compare their own clock with the time of a wait, and tolerate 10 ms of delay of a thread
+/// (`sqpoll-sleep`). A process without the privilege (`CAP_SYS_NICE`) runs without priority, with that risk.
 ///
-/// Makes system calls only: it runs between fork and exec, after `setsid`, which began an autogroup.
+/// Makes only system calls: it runs between fork and exec, after `setsid`, which began an autogroup.
 fn go_first() {
     const FIRST: &CStr = c"-20";
     // SAFETY: setpriority takes no pointer; the others read strings, and close what was opened here.
     unsafe {
         libc::setpriority(libc::PRIO_PROCESS, 0, -20);
-        // Where sessions share the processors (sched(7)), a process's own priority counts within its session alone.
+        // If sessions share the processors (sched(7)), a process's own priority counts only within its session.
         let group = libc::open(c"/proc/self/autogroup".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
         if group >= 0 {
             libc::write(group, FIRST.as_ptr().cast(), FIRST.count_bytes());
@@ -232,13 +232,13 @@ fn go_first() {
     }
 }
 
-/// Gives the process a network namespace of its own, of which the loopback device is up.
+/// Gives the process a network namespace of its own, with its loopback device up.
 ///
-/// Several tests bind a port that they draw at random or that stands in them, without `SO_REUSEADDR`. In the machine's
-/// own network this fails where a connection that somebody closed in the last minute still has that port. Who may not
-/// make a namespace (it takes `CAP_SYS_ADMIN`) stays in the machine's network, with that risk.
+/// Several tests bind a random or fixed port without `SO_REUSEADDR`. In the machine's own network this fails if a
+/// connection that was closed in the last minute still has that port. A process that may not create a namespace (it
+/// takes `CAP_SYS_ADMIN`) stays in the machine's network, with that risk.
 ///
-/// Makes system calls only: it runs between fork and exec.
+/// Makes only system calls: it runs between fork and exec.
 fn own_network() -> io::Result<()> {
     let result = |n: i32| if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n) };
     // SAFETY: unshare takes no pointer.
@@ -254,15 +254,15 @@ fn own_network() -> io::Result<()> {
     request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
     // SAFETY: SIOCSIFFLAGS reads an ifreq, which `request` is; the descriptor is this function's own.
     let up = result(unsafe { libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw const request) }).map(drop);
-    // SAFETY: the descriptor is this function's own, and nobody uses it afterwards.
+    // SAFETY: the descriptor is this function's own, and is not used afterwards.
     unsafe { libc::close(socket) };
     up
 }
 
 /// True if the log says that the user engine set up a ring.
 ///
-/// Its lines look like `anyring[123]: engine=user rings=2 submitted=9 completed=9` in the end of a process, and like
-/// `anyring[123]: io_uring_setup(8, flags 0x0) = 3` before, where it says more.
+/// Its lines look like `anyring[123]: engine=user rings=2 submitted=9 completed=9` at the end of a process, and like
+/// `anyring[123]: io_uring_setup(8, flags 0x0) = 3` before, with a more verbose log.
 fn engine_made_rings(log: &str) -> bool {
     log.lines().any(|line| {
         let field = |key: &str| line.split_whitespace().find_map(|word| word.strip_prefix(key));
@@ -306,7 +306,7 @@ fn wait_until(child: &mut Child, deadline: Instant) -> Result<Option<ExitStatus>
     }
 }
 
-/// Orphans of a test become our children, so that they can be found and killed.
+/// Makes this process the parent of a test's orphans, so that they can be found and killed.
 fn become_subreaper() -> Result<()> {
     // SAFETY: PR_SET_CHILD_SUBREAPER takes no pointer.
     if unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } != 0 {
@@ -320,7 +320,7 @@ fn kill_group(session: i32) {
     unsafe { libc::kill(-session, libc::SIGKILL) };
 }
 
-/// Kills what a test left behind, in whatever session, until no child of ours remains.
+/// Kills the remaining processes of a test, in any session, until this process has no child.
 fn reap_everything() -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -337,7 +337,7 @@ fn reap_everything() -> Result<()> {
             );
         }
         for stat in processes().filter(|p| p.parent == std::process::id() as i32) {
-            // SAFETY: kill takes no pointer; the process is a child of ours that nobody else reaps.
+            // SAFETY: kill takes no pointer; the process is a child of ours that no other thread reaps.
             unsafe { libc::kill(stat.pid, libc::SIGKILL) };
         }
         thread::sleep(Duration::from_millis(1));
@@ -354,7 +354,7 @@ fn processes() -> impl Iterator<Item = Process> {
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
         let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-        // "pid (name) state ppid pgrp session ...": the name may hold anything, even parentheses.
+        // "pid (name) state ppid pgrp session ...": the name may contain anything, even parentheses.
         let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(1);
         let parent = fields.next()?.parse().ok()?;
         let session = fields.nth(1)?.parse().ok()?;
@@ -362,7 +362,7 @@ fn processes() -> impl Iterator<Item = Process> {
     })
 }
 
-/// Writes into the log where every thread of a hanging test stands.
+/// Writes the position of every thread of a hanging test into the log.
 fn describe_session(session: i32, log: &mut File) {
     let _ = writeln!(log, "[the time is up; the threads stand at:]");
     for process in processes().filter(|p| p.session == session) {
@@ -380,7 +380,7 @@ fn describe_session(session: i32, log: &mut File) {
     }
 }
 
-/// Held while a test runs.
+/// The lock that is held while a test runs.
 struct Exclusive {
     _lock: File,
 }
@@ -433,7 +433,7 @@ mod tests {
         (ran.outcome, fs::read_to_string(places.logs.join("native/it.log")).unwrap())
     }
 
-    /// One test, since each reaps every child of the process.
+    /// All in one test, because each run reaps every child of the process.
     #[test]
     fn outcomes_and_stragglers() {
         let second = Duration::from_secs(1);
@@ -443,7 +443,7 @@ mod tests {
         assert_eq!(run_script("#!/bin/sh\nexit 3\n", enough).0, Outcome::Exit(3));
         assert_eq!(run_script("#!/bin/sh\nkill -9 $$\n", enough).0, Outcome::Signal(9));
 
-        // Where a shell is slow to begin, it takes longer to sleep.
+        // A shell that is slow to start needs a longer limit.
         let sleeps = [second / 4, 4 * second, enough].into_iter().any(|limit| {
             let (outcome, log) = run_script("#!/bin/sh\nsleep 60\n", limit);
             assert_eq!(outcome, Outcome::TimedOut);
@@ -456,7 +456,7 @@ mod tests {
         let pid = log.lines().next().unwrap();
         assert!(!Path::new("/proc").join(pid).exists(), "{pid} is still there");
 
-        // It goes before other programs, where that is allowed.
+        // The test has priority over other programs, if that is permitted.
         let first = Command::new("nice").args(["-n", "-40", "nice"]).output().unwrap().stdout;
         let (outcome, log) = run_script("#!/bin/sh\nexec nice\n", enough);
         assert_eq!(
@@ -464,7 +464,7 @@ mod tests {
             (Outcome::Pass, String::from_utf8_lossy(&first).trim())
         );
 
-        // A test does not see who listens here, and its loopback device is up: else the network would be unreachable.
+        // A test does not see this listener, and its loopback device is up: else the network would be unreachable.
         // SAFETY: geteuid has no conditions.
         if unsafe { libc::geteuid() } != 0 {
             eprintln!("skipped: a network namespace takes root");

@@ -1,4 +1,4 @@
-//! Obtains liburing with its tests, and builds the tests as they are.
+//! Fetches liburing with its tests, and builds the tests unmodified.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ pub const VERSION: &str = "2.15";
 
 /// The built suite.
 pub struct Suite {
-    /// The version of liburing that it belongs to.
+    /// The version of liburing.
     pub version: String,
-    /// Where the test programs lie.
+    /// The directory of the test programs.
     pub programs: PathBuf,
     /// The tests that were built, sorted.
     pub built: Vec<String>,
@@ -21,8 +21,8 @@ pub struct Suite {
     pub not_built: Vec<String>,
 }
 
-/// Finds the suite under `work`, or fetches and builds it there; or takes the one of `given`, which holds the sources of some
-/// version, and is built where it lies.
+/// Finds the suite under `work`, or fetches and builds it there; or builds the one in `given`, which has the sources of some
+/// version, in place.
 pub fn prepare(work: &Path, given: Option<&Path>) -> Result<Suite> {
     let tree = match given {
         Some(given) => given.canonicalize().with_context(|| format!("no sources at {}", given.display()))?,
@@ -51,15 +51,15 @@ pub fn prepare(work: &Path, given: Option<&Path>) -> Result<Suite> {
     Ok(Suite { version, programs, built, not_built })
 }
 
-/// Prepares the tests linked with the shared library `library`, as far as they call nothing but its interface: some
-/// make system calls by instructions of their own, some name what only the static library has.
+/// Prepares the tests linked with the shared library `library`, if they use only its interface: some make system
+/// calls by their own instructions, some use symbols of the static library only.
 pub fn prepare_linked(work: &Path, given: Option<&Path>, library: &Path) -> Result<Suite> {
     let suite = prepare(work, given)?;
     let sources = suite.programs.parent().context("the tests lie nowhere")?;
     let tree = work.join(format!("liburing-{}-linked", suite.version));
     let directory = work.join("library");
     fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
-    // By the first name the linker finds it, by the second a test that is started without an environment.
+    // The linker uses the first name; a test that is started without an environment uses the second.
     for name in ["liburing.so", "liburing.so.2"] {
         let link = directory.join(name);
         if fs::read_link(&link).ok().as_deref() != Some(library) {
@@ -81,7 +81,7 @@ pub fn prepare_linked(work: &Path, given: Option<&Path>, library: &Path) -> Resu
         let mut make = Command::new("make");
         let place = directory.display();
         make.args(["-C", "test", "-j2", "-k"]).arg(format!("LDFLAGS=-L{place} -Wl,-rpath,{place}"));
-        // `configure` has left the place of the other tree, whose tests are up to date.
+        // `configure` has recorded the path of the other tree, whose tests are up to date.
         make.arg(format!("root={}", tree.display()));
         make.env_remove("MAKEFLAGS").env_remove("MFLAGS").env_remove("MAKELEVEL");
         make.current_dir(&tree).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
@@ -130,7 +130,7 @@ fn remove(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The version that the sources say they are.
+/// Returns the version that the sources name.
 fn version(tree: &Path) -> Result<String> {
     let spec = fs::read_to_string(tree.join("liburing.spec")).context("the sources hold no liburing.spec")?;
     let version = spec
@@ -140,7 +140,7 @@ fn version(tree: &Path) -> Result<String> {
     Ok(version.trim().to_owned())
 }
 
-/// Makes sure that the source of every test is there.
+/// Checks that the source of every test exists.
 fn verify(tree: &Path) -> Result<()> {
     let tests = tree.join("test");
     for name in test_names(&tests)? {
@@ -150,13 +150,13 @@ fn verify(tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The tests that liburing's own Makefile names.
+/// Returns the tests that liburing's own Makefile names.
 fn test_names(tests: &Path) -> Result<Vec<String>> {
     let makefile = fs::read_to_string(tests.join("Makefile")).context("the sources hold no test/Makefile")?;
     let mut names: Vec<String> = makefile
         .split_whitespace()
         .filter_map(|word| word.strip_suffix(".c").or_else(|| word.strip_suffix(".cc")))
-        // Patterns, the common helpers, and two that only mean something under a sanitizer.
+        // Without patterns, the common helpers, and two tests that are meaningful only under a sanitizer.
         .filter(|name| !name.contains('%') && *name != "helpers" && !name.starts_with("xfail_"))
         .map(str::to_owned)
         .collect();
@@ -168,7 +168,7 @@ fn test_names(tests: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Builds the tests, and before them the library where that is `given`, too.
+/// Builds the tests, and before them the library if the tree is `given`.
 fn build(work: &Path, tree: &Path, given: bool) -> Result<()> {
     eprintln!("building liburing's tests in {}", tree.display());
     let log = work.join("build.log");
@@ -176,7 +176,7 @@ fn build(work: &Path, tree: &Path, given: bool) -> Result<()> {
     let step = |words: &[&str]| -> Result<Command> {
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).current_dir(tree).stdin(Stdio::null());
-        // A make around us must not pass on its job slots or flags.
+        // A surrounding make must not pass on its job slots or flags.
         command.env_remove("MAKEFLAGS").env_remove("MFLAGS").env_remove("MAKELEVEL");
         command.stdout(out.try_clone()?).stderr(out.try_clone()?);
         Ok(command)

@@ -1,4 +1,4 @@
-//! Holds a trace against itself: what the calls say they submitted is shown, once each, and nothing else.
+//! Checks a trace for consistency: it must show each request that calls report as submitted, once, and no others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,32 +10,32 @@ use serde_json::Value;
 /// The trace of one ring of one process.
 #[derive(Default)]
 struct Ring {
-    /// The ring was made in this process, not inherited.
+    /// True if the ring was created in this process, not inherited.
     made: bool,
-    /// How many places in the queue its calls of `enter` report as submitted.
+    /// The number of queue places that calls of `enter` report as submitted.
     submitted: u64,
-    /// The serials of the requests that are shown.
+    /// The serial numbers of the requests that the trace shows.
     shown: BTreeSet<u64>,
-    /// How many of them take two places.
+    /// The number of requests that take two places.
     wide: u64,
-    /// A thread takes its SQEs, which no call reports.
+    /// True if a thread takes the SQEs, which no call reports.
     by_thread: bool,
-    /// The trace says that it could not see some.
+    /// True if the trace reports requests that it could not see.
     unseen: bool,
 }
 
-/// How many requests a trace shows, and of which rings it cannot be told whether they are all.
+/// The number of requests in a trace, and of rings with unknown completeness.
 pub struct Shown {
-    /// Requests.
+    /// The number of requests.
     pub requests: usize,
-    /// Rings of which the trace itself says so.
+    /// The number of rings that the trace itself marks so.
     pub unseen: usize,
 }
 
-/// Looks whether a trace in lines of JSON is whole.
+/// Checks that a trace in lines of JSON is complete.
 ///
 /// # Errors
-/// Where requests are missing, or shown twice, or where a line is none.
+/// Fails if requests are missing, or shown twice, or if a line is not an event.
 pub fn check_trace(lines: &str) -> Result<Shown> {
     let mut rings: BTreeMap<(u64, u64), Ring> = BTreeMap::new();
     for line in lines.lines() {
@@ -43,7 +43,7 @@ pub fn check_trace(lines: &str) -> Result<Shown> {
         let number = |name: &str| line[name].as_u64().unwrap_or(0);
         rings.entry((number("process"), number("ring"))).or_default().note(&line)?;
     }
-    // Two processes that use one ring count its requests together.
+    // Processes that share a ring number its requests together.
     let shared: BTreeSet<u64> =
         rings.iter().filter(|(_, ring)| !ring.made).map(|(&(_, number), _)| number).collect();
     for (&(process, number), ring) in &rings {
@@ -80,7 +80,7 @@ impl Ring {
     fn check(&self, is_shared: bool) -> Result<()> {
         let (shown, last) = (self.shown.len() as u64, self.shown.last().copied().unwrap_or(0));
         ensure!(is_shared || shown == last, "{shown} requests are shown, the last is #{last}");
-        // A process that ends in a call does not say what the call has submitted.
+        // A process that ends in a call does not report the call's submissions.
         let is_known = !self.by_thread && !self.unseen;
         ensure!(
             !is_known || shown + self.wide >= self.submitted,

@@ -28,6 +28,6 @@ fn so_does_the_kernel() {
         println!("skipped: this kernel gives no io_uring");
         return;
     }
-    // This judges the judge.
+    // A run on the kernel's io_uring checks the judge.
     good_on(Engine::Kernel, 200);
 }

@@ -1,4 +1,4 @@
-//! The programs of the differential fuzzer whose answers the kernel gave once and for all, and hostile ones.
+//! Programs of the differential fuzzer with recorded answers of the kernel, and hostile programs.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use anyring_conformance::differential::{Options, hostile, record};
 use anyring_conformance::ring::Engine;
 use clap::Parser;
 
-/// Compared with a record, so also where there is no io_uring; `make differential` asks the kernel itself.
+/// Compares with a record, so that no io_uring is needed; `make differential` compares with the kernel itself.
 #[test]
 fn the_user_engine_answers_as_recorded() {
     if cfg!(not(target_arch = "x86_64")) {

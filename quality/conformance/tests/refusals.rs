@@ -1,26 +1,26 @@
-//! Refusals of the user engine as each kernel that it plays: the same as those kernels', which were asked in the same way
-//! (`refusals/`), but for what `refusals/reasons.toml` explains.
+//! Refusals of the user engine as each kernel that it emulates: equal to those of the kernels, which were queried in the
+//! same way (`refusals/`), except for those that `refusals/reasons.toml` explains.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// How long a request may go on until it is said to wait, in milliseconds: at first little, and where answers differ, more, for on
-/// a busy machine one may seem to wait that does not. What agrees once, agrees.
+/// Time limits in milliseconds, after which a request counts as waiting: first short ones, then longer ones for questions whose
+/// answers differ, because on a busy machine a request may only seem to wait. An answer that agrees once is accepted.
 const LIMITS_MS: [u32; 4] = [30, 30, 300, 1000];
 
 fn directory() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/refusals"))
 }
 
-/// Answers by questions.
+/// Returns the answers by question.
 fn answers(page: &str) -> BTreeMap<String, String> {
     let lines = page.lines().map(|line| line.split_once(" | ").expect("a question and its answer"));
     lines.map(|(question, answer)| (question.to_owned(), answer.to_owned())).collect()
 }
 
-/// Questions to which a version's kernel has another answer than the engine that plays it.
+/// Returns the questions to which a version's kernel has a different answer than the engine that emulates it.
 fn differences(version: &str, explained: &BTreeSet<String>) -> BTreeSet<String> {
     let kernel = answers(&fs::read_to_string(directory().join(format!("{version}.txt"))).unwrap());
     let mut differ: BTreeSet<String> = kernel.keys().cloned().collect();
@@ -40,7 +40,7 @@ fn differences(version: &str, explained: &BTreeSet<String>) -> BTreeSet<String> 
     differ
 }
 
-/// Questions whose answers are explained to differ from a version's.
+/// Returns the questions with explained differences for a version.
 fn reasons(version: &str) -> BTreeSet<String> {
     let page = fs::read_to_string(directory().join("reasons.toml")).unwrap();
     let page: toml::Table = page.parse().unwrap();

@@ -1,4 +1,4 @@
-//! Programs run in forked children, so that one that dies or hangs takes only its child with it.
+//! Programs run in forked children, so that a program that dies or hangs takes only its child with it.
 
 use std::fs::File;
 use std::io::Write;
@@ -16,25 +16,25 @@ use crate::harness::{self, Heard};
 use crate::ring::{self, Engine};
 use crate::rng::program_seed;
 
-/// A program that makes no progress for so long hangs. An `fsync` behind gigabytes that somebody else
-/// wrote takes many seconds, and a busy machine starts the kernel's workers late.
+/// A program without progress for so long hangs. An `fsync` behind gigabytes of other writes takes
+/// many seconds, and a busy machine starts the kernel's workers late.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// The finding that a child reported of one program.
+/// A finding that a child reported about a program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Finding {
-    /// The engines differ, every time.
+    /// The engines differ in every run.
     Differs(Difference),
-    /// The engines differed once, and then not again; or the kernel hung once.
+    /// The engines differed once, and not again; or the kernel hung once.
     Unsteady(Difference),
-    /// The engines differ, but so does the kernel from itself, or not under another timing.
+    /// The engines differ, but the kernel also differs from itself, or the engines agree under another timing.
     Racy(Difference),
-    /// The child died or was stuck: how, and where.
+    /// The child died or hung: how, and where.
     Lost(String),
 }
 
 impl Finding {
-    /// The signature of a finding, the same for findings that are probably one.
+    /// Returns the signature, which is equal for findings that probably have one cause.
     pub fn signature(&self) -> &str {
         match self {
             Finding::Differs(difference) | Finding::Unsteady(difference) | Finding::Racy(difference) => {
@@ -47,13 +47,13 @@ impl Finding {
 
 /// How a child was lost.
 pub struct Lost {
-    /// In words, with the place.
+    /// A description, with the place.
     pub how: String,
-    /// The program hung in the kernel's turn.
+    /// True if the program hung in a call to the kernel.
     pub by_kernel: bool,
 }
 
-/// A forked child that is followed by its page.
+/// A forked child, whose progress is followed by its page.
 pub struct Child {
     forked: harness::Child,
     page: &'static Page,
@@ -61,10 +61,10 @@ pub struct Child {
 }
 
 impl Child {
-    /// Forks a child that runs `body` and ends. `body` gets the pipe to report through.
+    /// Forks a child that runs `body` and ends. `body` gets the pipe for reports.
     pub fn new(page: &'static Page, body: impl FnOnce(&mut File) -> i32) -> Child {
-        // Before the fork: the child would wait for ever for another thread of this process that is
-        // in the middle of it.
+        // Installed before the fork: otherwise the child would wait for ever for a thread of this
+        // process that is in the middle of the installation.
         ring::install();
         let forked = harness::Child::fork(450, |mut reports| {
             quiet();
@@ -74,10 +74,10 @@ impl Child {
         Child { forked, page, seen: (0, 0, Instant::now()) }
     }
 
-    /// Waits for the child's next report; `None` when it has ended well.
+    /// Waits for the child's next report; returns `None` if it has ended well.
     ///
     /// # Errors
-    /// How it was lost.
+    /// Returns how the child was lost.
     pub fn report(&mut self) -> Result<Option<String>, Lost> {
         loop {
             match self.forked.hear(200) {
@@ -118,7 +118,7 @@ impl Child {
     }
 }
 
-/// Standard descriptors go nowhere, so that programs may use them.
+/// Redirects the standard descriptors to `/dev/null`, so that programs may use them.
 fn quiet() {
     // SAFETY: system calls on descriptors of this process, which has one thread.
     unsafe {
@@ -131,18 +131,18 @@ fn quiet() {
     }
 }
 
-/// Which programs: the first index and how many.
+/// A range of programs: the first index and the number.
 pub type Range = (u64, u64);
 
-/// Where a child works.
+/// Returns the directory of a child.
 pub fn scratch_directory(lane: usize, index: u64) -> PathBuf {
-    // File systems differ in what they do at once: use two.
+    // File systems differ in which requests block: two of them are used.
     let memory = Path::new("/dev/shm");
     let top = if index % 2 == 0 && memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
     top.join(format!("anyring-differential-{}-{lane}", std::process::id()))
 }
 
-/// Runs a range of a run's programs; reports a line for each that is not clean.
+/// Runs a range of a run's programs; reports a line for each that has a finding.
 pub fn run_range(page: &'static Page, seed: u64, range: Range, scratch: &Path) -> Child {
     Child::new(page, |reports| {
         enter_scratch(scratch);
@@ -167,7 +167,7 @@ pub fn run_range(page: &'static Page, seed: u64, range: Range, scratch: &Path) -
     })
 }
 
-/// Where findings are counted that are not held against the user engine.
+/// Returns the counter of findings that do not count against the user engine.
 pub fn counter_of<'a>(page: &'a Page, finding: &Finding) -> Option<&'a AtomicU64> {
     match finding {
         Finding::Unsteady(_) => Some(&page.unsteady),
@@ -176,7 +176,7 @@ pub fn counter_of<'a>(page: &'a Page, finding: &Finding) -> Option<&'a AtomicU64
     }
 }
 
-/// Runs one program in a child of its own; where it differs, again if that shall be `sure`.
+/// Runs one program in a child of its own; if it differs, repeats it to be `sure`.
 pub fn run_alone(page: &'static Page, program: &Program, scratch: &Path, sure: bool) -> Option<Finding> {
     let mut child = Child::new(page, |reports| {
         let arenas = Arenas::default();
@@ -202,36 +202,36 @@ pub fn run_alone(page: &'static Page, program: &Program, scratch: &Path, sure: b
     }
 }
 
-/// Makes the directory of a child its own.
+/// Creates the directory of a child, and enters it.
 pub fn enter_scratch(scratch: &Path) {
     std::fs::create_dir_all(scratch.join("empty")).expect("a scratch directory");
     std::env::set_current_dir(scratch.join("empty")).expect("a scratch directory");
 }
 
-/// Open descriptors beyond those that a program can have.
+/// Returns the number of open descriptors.
 fn leaks() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
 const BOTH: [Engine; 2] = [Engine::User, Engine::Kernel];
 
-/// A difference that is meant to be: the index of its explanation.
+/// An intended difference: the index of its explanation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Explained {
     /// The kernel itself does what the user engine does, in another run ([`timing::is_proved`]).
     Proved(usize),
-    /// Nothing but the explanation's conditions says so.
+    /// Only the conditions of the explanation are met.
     Unproved(usize),
 }
 
-/// How often the kernel is compared with itself before it is held against the user engine.
+/// How often the kernel is compared with itself before a difference counts against the user engine.
 const KERNEL_RUNS: usize = 4;
 
-/// Runs a program; where it differs, again and with more patience, and on the kernel alone: what is
-/// not always the same there is no difference here. Returns the explanation of one that is meant to be.
+/// Runs a program; if it differs, repeats it with more patience, and on the kernel alone: results that
+/// vary are not a difference here. Returns the explanation of an intended difference.
 ///
 /// # Errors
-/// What differs.
+/// Returns the difference.
 pub fn examine(program: &Program, arenas: &Arenas, scratch: &Path) -> Result<Option<Explained>, Finding> {
     let again = |engines| run_and_clean(program, engines, arenas, scratch, Times::PATIENT);
     let first = match run_and_clean(program, BOTH, arenas, scratch, Times::FIRST) {
@@ -263,10 +263,10 @@ pub fn examine(program: &Program, arenas: &Arenas, scratch: &Path) -> Result<Opt
     Err(Finding::Differs(last))
 }
 
-/// Runs a program once, and closes what it left open.
+/// Runs a program once, and closes the descriptors that it left open.
 ///
 /// # Errors
-/// The first difference.
+/// Returns the first difference.
 pub fn run_and_clean(
     program: &Program,
     engines: [Engine; 2],
@@ -277,10 +277,10 @@ pub fn run_and_clean(
     run_with_tape(program, engines, arenas, scratch, times, &mut Tape::None)
 }
 
-/// Runs a program with the kernel's answers on a tape.
+/// Runs a program with a tape of the kernel's answers.
 ///
 /// # Errors
-/// The first difference.
+/// Returns the first difference.
 pub fn run_with_tape(
     program: &Program,
     engines: [Engine; 2],
@@ -290,10 +290,10 @@ pub fn run_with_tape(
     tape: &mut Tape,
 ) -> Result<Option<usize>, Difference> {
     let result = run(program, engines, arenas, scratch, times, tape);
-    // What a program opened and nobody remembers.
-    // SAFETY: nothing of this process lies there between programs.
+    // Closes descriptors that a program opened and that are not recorded.
+    // SAFETY: no descriptor of this process is in that range between programs.
     unsafe { libc::syscall(libc::SYS_close_range, 3, 199, 0) };
-    // SAFETY: a question.
+    // SAFETY: a query only.
     let is_open = |fd| unsafe { libc::fcntl(fd, libc::F_GETFD) } >= 0;
     assert!((0..3).all(is_open), "a standard descriptor is closed, which later programs need");
     result
@@ -314,7 +314,7 @@ fn encode(finding: &Finding) -> String {
     }
 }
 
-/// A report read back.
+/// Parses a report.
 pub fn decode(text: &str) -> Finding {
     let parts: Vec<&str> = text.split(SEPARATOR).collect();
     let part = |n: usize| parts.get(n).copied().unwrap_or("").to_owned();

@@ -1,26 +1,26 @@
-//! Comparison of the two engines: what they must agree on, and what not.
+//! Comparison of the two engines: in what they must agree, and in what not.
 //!
-//! A program runs on both engines in lock step. These normalisations keep apart what the ABI
-//! determines and what only the moment does:
+//! A program runs on both engines in lock step. These normalisations separate what the ABI
+//! determines from what depends on timing:
 //!
 //! - *Descriptor numbers* that requests return are "a descriptor": both engines run in one process
-//!   and take numbers from one table. Which request returned it names it in later steps.
-//! - *The order of CQEs* of independent requests is that in which they happen to complete. Per
-//!   request (multishot) and per chain of links the order is the ABI's and is compared. In strict
-//!   programs, which consist of requests that complete during submission, all order is.
-//! - *When* a CQE appears: where one engine has more CQEs, the other gets time to bring the same.
-//! - *Cancelling what a thread works on* (`IOSQE_ASYNC`) finds it running or not yet begun: 0 and
-//!   `-EALREADY` are one, and the cancelled request ends with `-ECANCELED` or `-EINTR`. Where threads
-//!   may be at work, how many were cancelled is not compared. A link timeout whose request ends in
-//!   the same moment says `-ENOENT` or `-ECANCELED`.
-//! - *Notifications* of zero-copy sends come when the network lets go of the memory. That one will come
-//!   (`IORING_CQE_F_MORE`) is compared; what a wait for completions finds beside it is not.
-//! - *Memory*: addresses differ between the engines, so of structures only what changed is compared;
+//!   and take numbers from one table. Later steps name a descriptor by the request that returned it.
+//! - *The order of CQEs* of independent requests depends on when they complete. For one request (multishot)
+//!   and for one chain of links the ABI determines the order, and it is compared. Strict programs consist of
+//!   requests that complete during submission, and their whole order is compared.
+//! - *When* a CQE appears: if one engine has more CQEs, the other gets time to post the same.
+//! - *Cancelling a request at which a thread is* (`IOSQE_ASYNC`) finds it running or not yet begun: 0 and
+//!   `-EALREADY` are equal, and the cancelled request ends with `-ECANCELED` or `-EINTR`. If threads
+//!   may be at work, the number of cancelled requests is not compared. A link timeout whose request ends at
+//!   the same time has the result `-ENOENT` or `-ECANCELED`.
+//! - *Notifications* of zero-copy sends come when the network releases the memory. That one will come
+//!   (`IORING_CQE_F_MORE`) is compared; the other CQEs that a wait for completions finds are not.
+//! - *Memory*: addresses differ between the engines, so only the changes of structures are compared;
 //!   inode numbers, times, ports and returned descriptors in memory are masked by the generator.
 //! - *World*: file times and inode numbers are left out.
 //!
-//! Differences that are meant to be are in [`super::explain`], each with its reason;
-//! `docs/differences.md` describes them to users.
+//! Intended differences are in [`super::explain`], each with its reason; `docs/differences.md`
+//! describes them to users.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ use super::program::{Fd, Program, Sqe, Value};
 use crate::harness::sqe_flags::{DRAIN, SKIP};
 use crate::ring::Cqe;
 
-/// Marks a result as "a descriptor".
+/// A result that stands for "a descriptor".
 const SOME_FD: i32 = i32::MAX;
 
 /// True if the request returns a descriptor.
@@ -44,11 +44,11 @@ pub fn returns_fd(sqe: &Sqe) -> bool {
     opens.iter().any(|&op| code == op as u32) && plain || code == Code::IORING_OP_FIXED_FD_INSTALL as u32
 }
 
-/// A CQE without what the ABI leaves open.
+/// Returns a CQE without the parts that the ABI leaves open.
 pub fn normal(program: &Program, cqe: &Cqe) -> Cqe {
     let mut cqe = *cqe;
     let Some(sqe) = program.sqe(cqe.user_data) else {
-        // The request that cancels everything at the end; behind a drain it may find itself.
+        // The request that cancels everything at the end may find itself after a drain.
         cqe.res = if cqe.res == -libc::ECANCELED && program.drains() { 0 } else { cqe.res.min(0) };
         return cqe;
     };
@@ -69,12 +69,12 @@ pub fn normal(program: &Program, cqe: &Cqe) -> Cqe {
     cqe
 }
 
-/// True if the CQE says that memory is the program's again. When, is left to the network.
+/// True if the CQE notifies the program that memory is free again. Its time depends on the network.
 pub fn is_notification(cqe: &Cqe) -> bool {
     cqe.flags & IORING_CQE_F_NOTIF != 0
 }
 
-/// The CQEs that are compared, those of a chain in order.
+/// Returns the CQEs that are compared, those of a chain in order.
 pub fn told(program: &Program, cqes: &[Cqe]) -> Vec<Cqe> {
     let told = cqes.iter().filter(|cqe| !is_notification(cqe));
     let mut told: Vec<Cqe> = told.map(|cqe| normal(program, cqe)).collect();
@@ -84,7 +84,7 @@ pub fn told(program: &Program, cqes: &[Cqe]) -> Vec<Cqe> {
     told
 }
 
-/// CQEs by the request that posted them, each request's in order.
+/// CQEs by the request that posted them, in order for each request.
 type ByRequest = BTreeMap<u64, Vec<Cqe>>;
 
 fn by_request(program: &Program, cqes: &[Cqe]) -> ByRequest {
@@ -93,7 +93,7 @@ fn by_request(program: &Program, cqes: &[Cqe]) -> ByRequest {
         map.entry(cqe.user_data).or_default().push(normal(program, cqe));
     }
     for sqe in program.sqes().filter(|sqe| u32::from(sqe.opcode) == Code::IORING_OP_MSG_RING as u32) {
-        // A message under the name of another request comes before or after its CQE.
+        // A message with the user data of another request comes before or after the CQE of that request.
         if let Value::Raw(target) = sqe.off
             && let Some(cqes) = map.get_mut(&target)
         {
@@ -105,16 +105,16 @@ fn by_request(program: &Program, cqes: &[Cqe]) -> ByRequest {
 
 /// The result of comparing two sets of CQEs.
 pub enum Verdict {
-    /// The sets are the same.
+    /// The sets are equal.
     Same,
-    /// The sets differ as is meant to be: the index of the explanation.
+    /// The sets have an intended difference: the index of the explanation.
     Explained(usize),
-    /// The sets differ: a signature that is the same for differences that are probably one, and what each
-    /// engine did.
+    /// The sets differ: a signature, equal for differences that probably have one cause, and the CQEs of
+    /// each engine.
     Differ(String, String, String),
 }
 
-/// Compares what was posted so far.
+/// Compares the CQEs posted so far.
 pub fn compare(program: &Program, user: &[Cqe], kernel: &[Cqe]) -> Verdict {
     let (user, kernel) = (by_request(program, user), by_request(program, kernel));
     let none = Vec::new();
@@ -132,8 +132,8 @@ pub fn compare(program: &Program, user: &[Cqe], kernel: &[Cqe]) -> Verdict {
         })
         .collect();
     let chain = |id| program.chain_of(id);
-    // Messages, polls that were renamed and the last word follow from what differs, and so does what
-    // waits for it, names its descriptor, or looked for it.
+    // Messages, polls with new user data and the last request depend on the difference, and so do
+    // requests that wait for it, use its descriptor, or searched for it.
     let looks = |sqe: &Sqe| explain::CANCELS.contains(&explain::name(sqe));
     let names = |sqe: &Sqe| {
         matches!(sqe.fd, Fd::From(id) if different.contains(&id))
@@ -143,7 +143,7 @@ pub fn compare(program: &Program, user: &[Cqe], kernel: &[Cqe]) -> Verdict {
     let follows =
         |id: u64| program.sqe(id).is_none() || in_chain(id).any(|sqe| sqe.flags & DRAIN != 0 || names(sqe));
     if program.drains() && different.iter().all(|&id| program.sqe(id).is_none()) {
-        // Their senders have no CQEs, and stand behind the drain.
+        // The senders of these messages have no CQEs, and are behind the drain.
         return Verdict::Explained(explain::drain_lingers_at());
     }
     if let [only] = different[..]
@@ -152,7 +152,7 @@ pub fn compare(program: &Program, user: &[Cqe], kernel: &[Cqe]) -> Verdict {
     {
         return Verdict::Explained(why);
     }
-    // What has no CQE for its success may have met what differs.
+    // A request without a CQE for its success may have interacted with the one that differs.
     let met = |id: u64, other: u64| {
         let file = program.sqe(other).map(|sqe| sqe.fd);
         in_chain(id).any(|sqe| sqe.flags & SKIP != 0 && Some(sqe.fd) == file)
@@ -180,7 +180,7 @@ fn brief(cqes: &[Cqe]) -> String {
     if cqes.is_empty() { "none".into() } else { cqes.iter().map(one).collect::<Vec<String>>().join(",") }
 }
 
-/// CQEs for people to read.
+/// Formats CQEs.
 pub fn show(cqes: &[Cqe]) -> String {
     let one = |cqe: &Cqe| {
         let more = if cqe.flags & IORING_CQE_F_MORE != 0 { " MORE" } else { "" };
@@ -191,7 +191,7 @@ pub fn show(cqes: &[Cqe]) -> String {
     if cqes.is_empty() { "no CQE".into() } else { cqes.iter().map(one).collect::<Vec<_>>().join(", ") }
 }
 
-/// The order of the CQEs of one chain.
+/// Returns the order of the CQEs of one chain.
 pub fn order_in(chain: &[u64], cqes: &[Cqe]) -> Vec<u64> {
     let told = cqes.iter().filter(|cqe| !is_notification(cqe));
     told.map(|cqe| cqe.user_data).filter(|id| chain.contains(id)).collect()

@@ -1,7 +1,7 @@
-//! Differences that are meant to be, each by the conditions under which it shows, as narrow as they
-//! can be told. `docs/differences.md` has a row for each, with its reason.
+//! Intended differences, each with the conditions under which it occurs, as narrow as possible.
+//! `docs/differences.md` has a row for each, with its reason.
 //!
-//! What comes after such a difference follows from it, so the run of a program ends there.
+//! Later steps depend on such a difference, so the run of a program ends there.
 
 use anyring_engine::ops;
 use linux_raw_sys::io_uring::*;
@@ -29,14 +29,14 @@ pub struct Case<'a> {
     pub kernel: &'a [Cqe],
 }
 
-/// A difference that is meant to be.
+/// An intended difference.
 pub struct Explanation {
-    /// As `docs/differences.md` calls it.
+    /// The name in `docs/differences.md`.
     pub name: &'static str,
     fits: fn(&Case<'_>) -> bool,
 }
 
-/// All of them.
+/// All intended differences.
 pub const EXPLANATIONS: &[Explanation] = &[
     Explanation { name: "waits-in-threads", fits: threads::waits_in_threads },
     Explanation { name: "cancel-finds-itself", fits: threads::cancel_finds_itself },
@@ -79,13 +79,13 @@ const POLLED_LATER: &str = "polled-later";
 const CHAINS_BY_CALL: &str = "chains-by-call";
 const DRAIN_LINGERS: &str = "drain-lingers";
 
-/// The index of an explanation.
+/// Returns the index of an explanation.
 fn named(name: &str) -> Option<usize> {
     EXPLANATIONS.iter().position(|explanation| explanation.name == name)
 }
 
-/// Why files' positions may differ at the end of a program: one of its transfers at the position runs
-/// into memory that is not there.
+/// Returns why the positions of files may differ at the end of a program: a transfer at the position
+/// runs into unmapped memory.
 pub fn position_explained(program: &Program) -> Option<usize> {
     let runs_out = |sqe: &Sqe| {
         let transfers = READS.iter().chain(WRITES).any(|&other| other == name(sqe));
@@ -96,7 +96,7 @@ pub fn position_explained(program: &Program) -> Option<usize> {
     program.sqes().any(runs_out).then(|| named(POSITION_AFTER_FAULT)).flatten()
 }
 
-/// Why the CQEs of a request may differ as they do: the index of the explanation.
+/// Returns the index of the explanation for a request's CQEs, if there is one.
 pub fn explanation(case: &Case<'_>) -> Option<usize> {
     EXPLANATIONS.iter().position(|explanation| (explanation.fits)(case))
 }
@@ -111,8 +111,8 @@ impl Case<'_> {
         (results(self.user), results(self.kernel))
     }
 
-    /// True if a thread of the kernel's may have issued it: because it was told to, because of a drain, or because it is in a
-    /// chain, which such a thread goes on with.
+    /// True if a thread of the kernel may have issued the request: because of its flag, because of a drain, or because it is
+    /// in a chain, which such a thread continues.
     fn by_thread(&self) -> bool {
         self.sqe.flags & (ASYNC | LINKS) != 0
             || self.program.chain_of(self.sqe.user_data) != self.sqe.user_data
@@ -120,17 +120,17 @@ impl Case<'_> {
             || self.sqe.flags & DRAIN != 0
     }
 
-    /// True if one of the program's requests may be issued by such a thread, or with all that was queued before the ring was enabled.
+    /// True if such a thread may issue a request of the program, or if enabling the ring issues queued requests.
     fn may_come_late(&self) -> bool {
         self.program.uses_threads() || self.program.setup_flags & IORING_SETUP_R_DISABLED != 0
     }
 
-    /// True if the other request waits as this one does.
+    /// True if the other request waits in the same way as this one.
     fn is_alike(&self, other: &Sqe) -> bool {
         other.opcode == self.sqe.opcode || self.is(RECEIVES) && RECEIVES.contains(&name(other))
     }
 
-    /// True if the program itself cancels anything.
+    /// True if the program itself cancels requests.
     fn program_cancels(&self) -> bool {
         const SYNC_CANCEL: u32 = 24;
         let cancels = |sqe: &Sqe| CANCELS.contains(&name(sqe)) || name(sqe) == "LINK_TIMEOUT";
@@ -143,7 +143,7 @@ impl Case<'_> {
     }
 }
 
-/// Operations that name another request.
+/// Operations that name another request by its user data.
 pub const CANCELS: &[&str] = &["ASYNC_CANCEL", "POLL_REMOVE", "TIMEOUT_REMOVE"];
 const READS: &[&str] = &["READ", "READV", "READ_FIXED", "READV_FIXED"];
 const WRITES: &[&str] = &["WRITE", "WRITEV", "WRITE_FIXED", "WRITEV_FIXED"];
@@ -174,7 +174,7 @@ const RECEIVES: &[&str] = &[
     "READV_FIXED",
 ];
 
-/// How many buffers a multishot request takes before others of its submission have their turn.
+/// A multishot request takes a number of buffers before other requests of its submission have their turn.
 fn multishot_takes_turns(case: &Case<'_>) -> bool {
     let of_group = |sqe: &Sqe| sqe.buf_index == case.sqe.buf_index;
     let multishot = |sqe: &Sqe| of_group(sqe) && sqe.flags & BUFFER_SELECT != 0 && is_multishot(sqe);
@@ -203,14 +203,14 @@ fn is_multishot(sqe: &Sqe) -> bool {
     }
 }
 
-/// An ACCEPT on what is no listener is refused when it is first tried; that is when an event wakes it.
+/// An ACCEPT on a file that is not a listener is refused at the first attempt, which may be after an event.
 fn accepts_from_none(case: &Case<'_>) -> bool {
     let outcome = |results: &[i32]| matches!(results, [] | [INVALID]);
     let (user, kernel) = case.results();
     case.is(&["ACCEPT"]) && polls_first(case.sqe) && outcome(&user) && outcome(&kernel)
 }
 
-/// A file opened with `O_PATH`, in a slot: the kernel's ring does not look whether it is one.
+/// A file opened with `O_PATH`, in a slot: the kernel's ring does not check for that.
 fn path_in_slot(case: &Case<'_>) -> bool {
     case.sqe.flags & FIXED_FILE != 0 && case.results().0 == [-libc::EBADF]
 }
@@ -222,18 +222,18 @@ fn passes_data(sqe: &Sqe) -> bool {
     [SENDS, RECEIVES, SPLICES].iter().any(|names| names.contains(&name(sqe)))
 }
 
-/// The name of its operation.
+/// Returns the name of the operation.
 pub fn name(sqe: &Sqe) -> &'static str {
     ops::lookup(sqe.opcode).name
 }
 
-/// An event that wakes a poll shows all that its file is ready for, not only what has changed.
+/// An event that wakes a poll reports everything for which its file is ready, not only the change.
 fn polls_repeat(case: &Case<'_>) -> bool {
-    // One that fills a CQ of a few entries is the last.
+    // A CQE that fills a CQ of a few entries is the last.
     let small = case.program.has_small_cq();
     let repeats = |cqe: &Cqe| cqe.res > 0 && (small || cqe.flags & IORING_CQE_F_MORE != 0);
     let shown = |cqe: &Cqe| case.user.iter().any(|ours| ours.res & cqe.res == cqe.res);
-    // What comes twice before the other engine looks is one event.
+    // Events that come twice before the other engine polls are one.
     let merged = !case.user.is_empty() && case.kernel.iter().all(repeats);
     case.is(&["POLL_ADD"])
         && (case.user.len() >= case.kernel.len() || merged)
@@ -241,15 +241,15 @@ fn polls_repeat(case: &Case<'_>) -> bool {
         && case.kernel.iter().all(shown)
 }
 
-/// A request that waits for events first is looked at when its submission ends: what comes before that
-/// finds it waiting.
+/// A request that first waits for events is polled when its submission ends: an earlier event finds it
+/// waiting.
 fn polled_later(case: &Case<'_>) -> bool {
     let same_file =
         |names: &[&str]| case.others().any(|sqe| sqe.fd == case.sqe.fd && names.contains(&name(sqe)));
     let changes = &["LISTEN", "CONNECT", "BIND", "SHUTDOWN", "CLOSE"];
     let (user, kernel) = case.results();
     if case.is(&["POLL_ADD"]) {
-        // Its condition passes with what comes behind it, or the CQ fills up.
+        // Its condition passes by a later request, or the CQ fills up.
         let renamed = |sqe: &Sqe| name(sqe) == "POLL_REMOVE" && sqe.addr == Value::Raw(case.sqe.user_data);
         let told = kernel.iter().all(|&events| events > 0) && (user.is_empty() || user.len() == kernel.len());
         let passes = same_file(changes) || same_file(RECEIVES) || same_file(SENDS);
@@ -259,7 +259,7 @@ fn polled_later(case: &Case<'_>) -> bool {
     }
     let cancelled = user == [CANCELED] && case.program_cancels();
     let taken = user.is_empty() && kernel == [-libc::ENOBUFS] && same_file(RECEIVES);
-    // A descriptor that is waited for already is known to be ready, or not.
+    // A descriptor that is waited for already is known to be ready or not.
     let known = matches!(user[..], [error] if error < 0) && kernel.is_empty() && same_file(RECEIVES);
     let hints = |cqe: &Cqe| cqe.flags & !IORING_CQE_F_SOCK_NONEMPTY;
     let some = |cqe: &Cqe| cqe.res > 0 && !case.is(&["ACCEPT"]);
@@ -267,14 +267,14 @@ fn polled_later(case: &Case<'_>) -> bool {
         (ours.res == theirs.res || some(ours) && some(theirs)) && hints(ours) == hints(theirs)
     };
     if case.is(RECEIVES) && user.len() == kernel.len() && case.user.iter().zip(case.kernel).all(same) {
-        // More has come by the time that it is looked at.
+        // More data has come before the poll.
         return case.program.steps.iter().any(|step| matches!(step, Step::Act(_)));
     }
     polls_first(case.sqe) && (cancelled || taken || known || same_file(changes))
 }
 
-/// A file that can be polled but neither read nor written is waited for by the kernel before it is refused, but for its threads (which
-/// do a chain that its submission leaves open, too); the user engine waits to write nothing.
+/// A file that can be polled but neither read nor written: the kernel waits for it before it refuses the request, except in its
+/// threads (which also do a chain that its submission leaves open); the user engine does not wait for a write of no bytes.
 fn unreadable_waits(case: &Case<'_>) -> bool {
     let (user, kernel) = case.results();
     let refused = matches!(user[..], [INVALID] | [0]) && matches!(kernel[..], [] | [NOT_SUPPORTED]);
@@ -289,8 +289,8 @@ const INVALID: i32 = -libc::EINVAL;
 const NOT_SUPPORTED: i32 = -libc::EOPNOTSUPP;
 const CANCELED: i32 = -libc::ECANCELED;
 
-/// A request that a cancellation of the program's finds at work is cancelled or done, as the moment has it. The
-/// user engine finds what its caller has not begun with; the kernel's threads begin at once.
+/// A request that a cancellation finds at work is cancelled or done, depending on timing. The user engine finds
+/// requests that its caller has not begun; the kernel's threads begin immediately.
 fn cancelled_or_done(case: &Case<'_>) -> bool {
     if !case.program_cancels() {
         return false;
@@ -305,7 +305,7 @@ fn cancelled_or_done(case: &Case<'_>) -> bool {
         ([CANCELED], [done]) => *done != CANCELED,
         ([done], [CANCELED]) => *done != CANCELED,
         ([], [CANCELED]) => true,
-        // Which of several that match alike is found first.
+        // The order in which several matching requests are found.
         ([CANCELED], []) => {
             let by_operation =
                 |sqe: &Sqe| name(sqe) == "ASYNC_CANCEL" && sqe.op_flags & IORING_ASYNC_CANCEL_OP != 0;
@@ -316,49 +316,48 @@ fn cancelled_or_done(case: &Case<'_>) -> bool {
     }
 }
 
-/// The index of `drain_lingers`, for CQEs that no request of the program owns.
+/// Returns the index of `drain_lingers`, for CQEs that do not belong to a request of the program.
 pub fn drain_lingers_at() -> usize {
     named(DRAIN_LINGERS).unwrap_or(0)
 }
 
-/// Why sockets and buffers may hold something else at the end: what stands behind a drain has not been done, or keeps open
-/// what the program closed, whose file it looks up when its turn comes.
+/// Returns why sockets and buffers may differ at the end: a request behind a drain was not done, or keeps open a file that
+/// the program closed, which it looks up when its turn comes.
 pub fn held_back_explained(program: &Program) -> Option<usize> {
     (program.drains() && (program.closes() || program.sqes().any(passes_data))).then(drain_lingers_at)
 }
 
-/// The notification of a zero-copy send, even of a later one, counts among what a drain waits for.
+/// A drain also waits for the notification of a zero-copy send, even of a later one.
 fn drain_waits_for_itself(case: &Case<'_>) -> bool {
-    // Which chain a drain is in, a request that found no room in the queue may have changed.
+    // A request that did not fit into the queue may have changed the chain of a drain.
     case.program.drains() && case.program.sends_zero_copy() && case.kernel.is_empty()
 }
 
-/// The kernel goes on draining until something is submitted while nothing waits for that, and counts
-/// requests that it has not freed yet: what stands behind a drain may wait for what is in flight.
+/// The kernel keeps draining until a request is submitted while none waits for the drain, and counts
+/// requests that it has not freed yet: a request behind a drain may wait for others in flight.
 fn drain_lingers(case: &Case<'_>) -> bool {
     let behind = case.program.sqes().take_while(|sqe| *sqe != case.sqe).any(|sqe| sqe.flags & DRAIN != 0);
     let (user, kernel) = case.results();
     if case.sqe.flags & DRAIN != 0 && kernel.is_empty() {
-        // What it waits for differs.
+        // The requests for which it waits differ.
         return true;
     }
     let closed = kernel == [-libc::EBADF] && case.program.closes();
     behind && (closed || user.is_empty() || kernel.is_empty() || user == [CANCELED] || kernel == [CANCELED])
 }
 
-/// Why files may hold something else at the end: the last cancellation found the next request of a chain that passes data,
+/// Returns why files may differ at the end: the last cancellation found the next request of a chain that transfers data,
 /// or did not.
 pub fn chains_explained(program: &Program) -> Option<usize> {
     let linked = |sqe: &Sqe| program.chain_of(sqe.user_data) != sqe.user_data;
-    // In a thread of the kernel's, or in pieces of a call.
+    // In a thread of the kernel, or in several steps of one call.
     let pieces = program.setup_flags & IORING_SETUP_DEFER_TASKRUN != 0 || program.uses_threads();
     (pieces && program.sqes().any(|sqe| linked(sqe) && passes_data(sqe)))
         .then(|| named(CHAINS_BY_CALL))
         .flatten()
 }
 
-/// May the CQEs of no request of the program, which polls have that were given another user data, differ so: the CQ of a few
-/// entries was full, or not yet.
+/// Returns why CQEs may differ that belong to polls with new user data: the CQ of a few entries was full, or not yet.
 pub fn renamed_polls_explained(program: &Program, user: &[Cqe], kernel: &[Cqe]) -> Option<usize> {
     let renames = |sqe: &Sqe| {
         let how = if let Value::Raw(how) = sqe.len { how as u32 } else { 0 };
@@ -371,19 +370,19 @@ pub fn renamed_polls_explained(program: &Program, user: &[Cqe], kernel: &[Cqe]) 
     (full && alike && program.sqes().any(renames)).then(|| named(POLLED_LATER)).flatten()
 }
 
-/// How far a chain comes in one call, on a ring that defers: the last cancellation finds the next link or not.
+/// How far a chain advances in one call, on a ring that defers: the last cancellation finds the next request or not.
 fn chains_by_call(case: &Case<'_>) -> bool {
     let (user, kernel) = case.results();
     let outcomes = [(user.clone(), kernel.clone()), (kernel, user)];
-    // A call fetches no more than the CQ has room for.
+    // A call posts no more CQEs than fit into the CQ.
     let small = case.program.has_small_cq();
     case.program.setup_flags & IORING_SETUP_DEFER_TASKRUN != 0
         && case.program.chain_of(case.sqe.user_data) != case.sqe.user_data
         && (small || outcomes.contains(&(vec![CANCELED], vec![])))
 }
 
-/// Which of several multishot requests goes on, where the CQ has room for one more of them; or whether one does, where what
-/// brings its event takes the room, or a notification, when the network says so.
+/// Which of several multishot requests continues if the CQ has room for one more CQE of them; or whether one does, if the
+/// request that causes its event takes the room, or a notification, whose time the network determines.
 fn room_for_one(case: &Case<'_>) -> bool {
     let goes_on = |sqe: &Sqe| is_multishot(sqe) || name(sqe) == "POLL_ADD" && sqe.len != Value::Raw(0);
     let brings =
@@ -394,7 +393,7 @@ fn room_for_one(case: &Case<'_>) -> bool {
         && case.results().0 == case.results().1
 }
 
-/// Whether a name is in the cache is the kernel's own affair, that there is none included.
+/// Whether a name is in the cache, even as missing, is internal to the kernel.
 fn cached_or_not(case: &Case<'_>) -> bool {
     let how = case.program.structures.iter().find(|structure| Value::At(structure.at) == case.sqe.off);
     let asks = |resolve: &Cell| matches!(resolve, Cell::Long(Value::Raw(bits)) if bits & RESOLVE_CACHED != 0);
@@ -406,14 +405,14 @@ fn cached_or_not(case: &Case<'_>) -> bool {
 
 const RESOLVE_CACHED: u64 = 0x20;
 
-/// A timeout that waits for completions counts from when it is armed; which have been posted by then,
-/// the batches in which they are posted decide.
+/// A timeout that waits for completions counts from its arming; the completions before that depend on
+/// the batches in which they are posted.
 fn timeouts_count(case: &Case<'_>) -> bool {
     const EXPIRED: i32 = -libc::ETIME;
     let outcome = |results: &[i32]| matches!(results, [] | [0] | [EXPIRED] | [CANCELED]);
     let (user, kernel) = case.results();
     let counts_completions = |sqe: &Sqe| name(sqe) == "TIMEOUT" && sqe.off != Value::Raw(0);
-    // One that has no CQE for its success shows by what it lets go on.
+    // A timeout without a CQE for its success shows by the requests that it releases.
     let chain = case.program.chain_of(case.sqe.user_data);
     let untold = |sqe: &Sqe| counts_completions(sqe) && sqe.flags & SKIP != 0 && sqe.flags & LINKS != 0;
     let before = case.program.sqes().take_while(|sqe| *sqe != case.sqe);
@@ -424,56 +423,56 @@ fn timeouts_count(case: &Case<'_>) -> bool {
     }
     let repeats = case.sqe.op_flags & IORING_TIMEOUT_MULTISHOT != 0;
     let expires = |results: &[i32]| results.iter().all(|&result| result == EXPIRED);
-    // How often one of a nanosecond does, before the CQ is full, is the moment's.
+    // How often a timeout of a nanosecond expires before the CQ is full depends on timing.
     let often = repeats && expires(&user) && expires(&kernel);
     let counts = counts_completions(case.sqe) && outcome(&user) && outcome(&kernel);
     case.is(&["TIMEOUT"]) && (often || counts)
 }
 
-/// The caller closes files with the rest of its queued work, what it could do at once comes before that; but
-/// what is closed then is closed, while the kernel lets go of the file when its call ends.
+/// The caller closes files with the rest of its queued work, after requests that it can do immediately; but
+/// then the file is closed, while the kernel releases it at the end of its call.
 fn closed_later(case: &Case<'_>) -> bool {
     let (user, kernel) = case.results();
     let gone = matches!(user[..], [res] if [-libc::EPIPE, -libc::ECONNRESET].contains(&res));
     let was_open = gone && matches!(kernel[..], [count] if count >= 0);
     let changes = |sqe: &Sqe| ["CLOSE", "FILES_UPDATE"].contains(&name(sqe));
     let in_slot = case.sqe.flags & FIXED_FILE != 0 && case.others().any(|sqe| name(sqe) == "FILES_UPDATE");
-    // A thread of the kernel's closes later than the user engine, which does what it queued in order.
+    // A thread of the kernel closes later than the user engine, which does queued work in order.
     let earlier = user == [-libc::EBADF] && case.program.uses_threads();
     (kernel == [-libc::EBADF] || earlier || was_open || in_slot) && case.others().any(changes)
 }
 
-/// A splice that waits keeps others from its pipe, and the kernel's ring waits for that.
+/// A splice that waits locks its pipe, and the kernel's ring waits for the lock.
 fn splice_keeps_pipe(case: &Case<'_>) -> bool {
     const INTERRUPTED: i32 = -512;
     if case.is(SPLICES) {
-        // Of a thread that a cancellation woke, where the user engine had not begun, or was to wait.
+        // The result of a thread that a cancellation woke; the user engine had not begun, or was going to wait.
         let (user, kernel) = case.results();
         return kernel == [INTERRUPTED] && (user.is_empty() || user == [CANCELED]);
     }
     let of_pipe = |sqe: &Sqe| sqe.file_index == Value::Fd(case.sqe.fd) || sqe.fd == case.sqe.fd;
     let splices = |sqe: &Sqe| SPLICES.contains(&name(sqe)) && of_pipe(sqe);
     let (user, kernel) = case.results();
-    // Once spliced, a pipe knows no attempts without waiting any more.
+    // After a splice, a pipe has no non-blocking attempts any more.
     let knew = case.sqe.op_flags & RWF_NOWAIT != 0 && user == [NOT_SUPPORTED];
     let waits = user == [-libc::EAGAIN] && kernel.is_empty();
     let lost_it = user.is_empty() && kernel == [-libc::EAGAIN];
     (case.is(READS) || case.is(WRITES)) && (knew || waits || lost_it) && case.others().any(splices)
 }
 
-/// A write that does not fit an eventfd, in a chain: the kernel comes to refuse it when it is cancelled.
+/// A write that does not fit an eventfd, in a chain: the kernel refuses it only when it is cancelled.
 fn refused_when_cancelled(case: &Case<'_>) -> bool {
     let eventfd = matches!(case.sqe.fd, Fd::Of(Thing::Event0 | Thing::Event5));
     case.is(WRITES) && eventfd && case.results() == (vec![CANCELED], vec![INVALID])
 }
 
-/// A bundle from a list of single buffers takes one; the kernel goes on into another that no CQE names.
+/// A bundle from a list of single buffers takes one; the kernel continues into another buffer that no CQE names.
 fn bundle_from_list(case: &Case<'_>) -> bool {
     is_bundle_from_list(case.program, case.sqe)
         && matches!((case.user, case.kernel), ([user], [kernel]) if 0 < user.res && user.res < kernel.res)
 }
 
-/// Why buffers may differ at the end of a program: a bundle that has no CQE for its success did so.
+/// Returns why buffers may differ at the end of a program: a bundle without a CQE for its success did that.
 pub fn bundle_explained(program: &Program) -> Option<usize> {
     program
         .sqes()
@@ -488,7 +487,7 @@ fn is_bundle_from_list(program: &Program, sqe: &Sqe) -> bool {
         && program.sqes().any(|other| name(other) == "PROVIDE_BUFFERS" && other.buf_index == sqe.buf_index)
 }
 
-/// The system calls do not look at the flags of a transfer of nothing.
+/// The system calls ignore the flags of a transfer of no bytes.
 fn nothing_with_flags(case: &Case<'_>) -> bool {
     (case.is(READS) || case.is(WRITES))
         && case.sqe.op_flags != 0

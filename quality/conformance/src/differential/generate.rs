@@ -1,8 +1,8 @@
-//! Random programs, made from the engine's op table: which operations there are, which SQE fields
-//! each reads, what it may be combined with.
+//! Generates random programs from the engine's op table: the operations, the SQE fields that each
+//! reads, and what it may be combined with.
 //!
-//! Requests that the kernel gives to threads of its own would race with each other, so a batch that
-//! holds one which changes files ends there, or goes on in its chain; see [`Effect`].
+//! Requests that the kernel gives to its threads would race with each other, so a batch with a
+//! request that changes files ends there, or continues in its chain; see [`Effect`].
 
 use anyring_engine::ops;
 use anyring_engine::request::op::{Caps, Op};
@@ -15,34 +15,34 @@ use super::world::Thing;
 use crate::harness::sqe_flags::*;
 use crate::rng::Rng;
 
-/// The state of the generator while it makes a program.
+/// The state of the generator for one program.
 pub struct Generator {
-    /// Randomness.
+    /// The random numbers.
     pub rng: Rng,
     /// The program so far.
     pub program: Program,
     next_id: u64,
     structures_end: u32,
     buffers_end: u32,
-    /// SQEs pushed and not submitted.
+    /// The number of SQEs that were pushed and not submitted.
     pending: u32,
     /// The effect of the unsubmitted batch on files.
     batch: Effect,
-    /// The last SQE pushed is linked to the next.
+    /// True if the last pushed SQE is linked to the next.
     linked: bool,
-    /// Files are registered: how many slots.
+    /// The number of slots for registered files; 0 without a registration.
     pub fixed_files: u32,
-    /// Buffers are registered: where each lies and how long it is.
+    /// The registered buffers: their addresses and lengths.
     pub fixed_buffers: Vec<(u32, u32)>,
-    /// Groups of provided buffers: id and, where it is a ring, its place and mask.
+    /// Groups of provided buffers: the ID and, for a ring, its address and mask.
     pub groups: Vec<(u16, Option<(u32, u16)>)>,
-    /// The ring has not been enabled yet.
+    /// True if the ring has not been enabled yet.
     disabled: bool,
-    /// A personality is registered.
+    /// True if a personality is registered.
     personality: bool,
 }
 
-/// The program of a seed.
+/// Generates the program of a seed.
 pub fn program(seed: u64) -> Program {
     let mut generator = Generator::new(seed);
     generator.setup();
@@ -143,12 +143,12 @@ impl Generator {
         }
     }
 
-    /// SQEs that may be pushed before the ring is entered.
+    /// Returns the number of SQEs that may be pushed before the ring is entered.
     fn sq_entries(&self) -> u32 {
         self.program.entries.checked_next_power_of_two().unwrap_or(1)
     }
 
-    /// A place in structure memory.
+    /// Places a structure in memory; returns its address.
     pub fn structure(&mut self, what: &'static str, cells: Vec<Cell>) -> Value {
         let length: u32 = cells.iter().map(Cell::length).sum();
         let at = self.structures_end;
@@ -160,7 +160,7 @@ impl Generator {
         Value::At(at)
     }
 
-    /// A buffer of its own.
+    /// Returns a buffer that no other request has.
     pub fn buffer(&mut self, length: u32) -> Value {
         let at = self.buffers_end;
         self.buffers_end = (at + length.min(8192) + 63) & !63;
@@ -170,14 +170,14 @@ impl Generator {
         Value::At(at)
     }
 
-    /// Memory that is not compared.
+    /// Excludes memory from the comparison.
     pub fn mask(&mut self, place: Value, from: u32, to: u32) {
         if let Value::At(at) = place {
             self.program.masked.push((at + from, at + to));
         }
     }
 
-    /// A user data of some earlier request, or of none.
+    /// Returns the user data of an earlier request, or of none.
     pub fn earlier(&mut self) -> u64 {
         if self.rng.percent(10) {
             4040
@@ -232,14 +232,14 @@ impl Generator {
         self.batch = self.batch.max(effect);
         self.linked = sqe.flags & (LINK | HARDLINK) != 0;
         if sqe.flags & SKIP != 0 && effect > Effect::None && !self.linked {
-            // Nothing would tell when it is done.
+            // Without a CQE, the end of the request would be unknown.
             sqe.flags &= !SKIP;
         }
         self.program.steps.push(Step::Push(sqe));
         self.pending += 1;
     }
 
-    /// Takes the link off the last SQE: a chain without an end goes to a thread of the kernel's.
+    /// Removes the link of the last SQE: an open chain goes to a thread of the kernel.
     fn end_chain(&mut self) {
         let last = self.program.steps.iter_mut().rev().find_map(|step| match step {
             Step::Push(sqe) => Some(sqe),
@@ -248,12 +248,12 @@ impl Generator {
         if let Some(sqe) = last
             && sqe.flags & LINKS != 0
         {
-            // Nothing would tell when it is done, either.
+            // Without a CQE, the end of the request would be unknown.
             sqe.flags &= !(LINK | HARDLINK | SKIP);
         }
     }
 
-    /// Enters the ring with what was pushed.
+    /// Enters the ring with the pushed SQEs.
     fn submit(&mut self) {
         self.end_chain();
         let submit = match self.rng.below(12) {
@@ -283,13 +283,13 @@ impl Generator {
             self.batch = Effect::None;
             self.linked = false;
         }
-        // What was only now submitted must not be left behind unseen for long.
+        // Requests that were only submitted now must be settled soon.
         if !self.rng.percent(10) || races {
             self.program.steps.push(Step::Settle);
         }
     }
 
-    /// How many of the SQEs to submit so that no chain is cut.
+    /// Returns how many SQEs to submit so that no chain is cut.
     fn part_of_pending(&mut self) -> u32 {
         let part = self.rng.below(self.pending as usize + 1);
         let flags: Vec<u8> = self.program.sqes().map(|sqe| sqe.flags).collect();
@@ -304,7 +304,7 @@ impl Generator {
                 call.argument_size = self.rng.pick(&[0, 8, 16, 23, 25, 4096]);
             }
             2 => call.patience = Patience::Bad,
-            // How much is done before the fault is found is left to the engine.
+            // How much is done before the fault is detected depends on the engine.
             3 if self.program.setup_flags & IORING_SETUP_DEFER_TASKRUN == 0 => {
                 call.patience = Patience::Fault
             }
@@ -326,7 +326,7 @@ impl Generator {
         let mut effect = operations::fill(self, op, &mut sqe);
         self.random_flags(op, &mut sqe);
         if op.name == "READ_MULTISHOT" {
-            // The kernel's thread would wait before it looks for a buffer.
+            // The kernel's thread would wait before it takes a buffer.
             sqe.flags &= !ASYNC;
         }
         if sqe.flags & ASYNC != 0 {
@@ -362,7 +362,7 @@ impl Generator {
         }
     }
 
-    /// Makes one field of an SQE wrong, or at least unusual.
+    /// Makes one field of an SQE invalid, or unusual.
     fn spoil(&mut self, sqe: &mut Sqe) -> Effect {
         let rng = &mut self.rng;
         let bad = [0, 1, 0xdead_0000, 0x7fff_ffff_f000, 0xffff_8000_0000_0000, u64::MAX];
@@ -388,7 +388,7 @@ impl Generator {
         }
         let op = ops::lookup(sqe.opcode);
         if op.caps.has(Caps::FILE) && sqe.flags & FIXED_FILE == 0 && matches!(sqe.fd, Fd::Raw(3..200)) {
-            // Numbers that would be the rings' own.
+            // Other numbers could be those of the rings.
             sqe.fd = Fd::Raw(399);
         }
         if op.caps.has(Caps::SOCKET) || op.name == "SENDMSG_ZC" {
@@ -427,7 +427,7 @@ impl Generator {
         }
     }
 
-    /// A step of a program whose every word is compared.
+    /// Adds a step of a program of which every word is compared.
     fn strict_step(&mut self) {
         match self.rng.below(10) {
             0..6 => {
@@ -486,14 +486,14 @@ impl Generator {
             sqe.op_flags = IORING_NOP_INJECT_RESULT;
             sqe.len = Value::Raw(rng.pick(&[5, (-5i32) as u32, (-125i32) as u32, 0]).into());
         }
-        // No drains: what one holds back goes to a thread of the kernel's.
+        // Without drains: the kernel gives requests behind one to a thread.
         for (flag, chance) in [(LINK, 30), (HARDLINK, 10), (SKIP, 8)] {
             if rng.percent(chance) {
                 sqe.flags |= flag;
             }
         }
         if self.program.setup_flags & IORING_SETUP_DEFER_TASKRUN != 0 {
-            // How far a chain comes in one call is left to the engine.
+            // How far a chain advances in one call depends on the engine.
             sqe.flags &= !(LINK | HARDLINK);
         }
         if rng.percent(8) {
@@ -502,7 +502,7 @@ impl Generator {
                 1 => sqe.flags |= 0x80,
                 2 => sqe.ioprio = 1,
                 3 => sqe.personality = 3,
-                // A NOP by task work may come behind those after it.
+                // A NOP by task work may complete after later ones.
                 4 => sqe.op_flags |= 1 << rng.below(32) & !IORING_NOP_TW,
                 5 => sqe.flags |= BUFFER_SELECT,
                 _ => {
@@ -516,7 +516,7 @@ impl Generator {
 }
 
 impl Cell {
-    /// Bytes in memory.
+    /// Returns the length in memory.
     fn length(&self) -> u32 {
         match self {
             Cell::Bytes(bytes) => bytes.len() as u32,

@@ -1,5 +1,5 @@
-//! Programs that try to harm the user engine: ring memory scribbled over, arguments made of noise.
-//! The process must not die, hang or lose descriptors; what is answered does not matter.
+//! Programs that try to harm the user engine: overwritten ring memory, random arguments. The
+//! process must not die, hang or lose descriptors; the results do not matter.
 
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -31,7 +31,7 @@ pub fn command(options: &Options) -> ExitCode {
     if lost.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs hostile programs; the seeds of those that did harm, and how.
+/// Runs hostile programs; returns the number of clean ones, and the seeds and descriptions of those that did harm.
 pub fn run_many(options: &Options) -> (u64, Vec<String>) {
     let page = progress::new_page();
     let (first, count) = match options.program_seed {
@@ -48,7 +48,7 @@ pub fn run_many(options: &Options) -> (u64, Vec<String>) {
             let arena = Arena::default();
             std::fs::create_dir_all(&scratch).expect("a scratch directory");
             std::env::set_current_dir(&scratch).expect("a scratch directory");
-            // What the engine needs once it keeps.
+            // The first program makes the engine create the descriptors that it keeps.
             harm(program_seed(options.run.seed, u64::MAX), &arena, &scratch);
             let before = descriptors();
             for index in next..end {
@@ -97,7 +97,7 @@ fn harm(seed: u64, arena: &Arena, scratch: &std::path::Path) {
         }
     }
     drop(side);
-    // SAFETY: nothing of this process lies there between programs.
+    // SAFETY: no descriptor of this process is in that range between programs.
     unsafe { libc::syscall(libc::SYS_close_range, 3, 199, 0) };
 }
 
@@ -113,7 +113,7 @@ fn take_step(rng: &mut Rng, side: &mut Side<'_>, step: &Step) {
             side.ring().push(sqe);
         }
         Step::Enter(call) => {
-            // With noise in the ring nothing may come: never wait for it long.
+            // After noise in the ring, no completion may come: waits are short.
             let mut call = *call;
             if call.flags & IORING_ENTER_EXT_ARG == 0 || call.argument_size != 24 {
                 call.min_complete = 0;
@@ -141,7 +141,7 @@ fn scribble(rng: &mut Rng, ring: &Ring) {
     for _ in 0..1 + rng.below(8) {
         let word = rng.pick(&words);
         let (memory, length) = match rng.below(8) {
-            // The header, the CQEs and the array behind them.
+            // The header, the CQEs and the array after them.
             0..4 => (rings, rings_length.min(320)),
             4..6 => (rings, rings_length),
             _ => (sqes, sqes_length),
@@ -155,7 +155,7 @@ fn scribble(rng: &mut Rng, ring: &Ring) {
     }
 }
 
-/// Noise in the first words of an SQE may turn it into an operation that harms the fuzzer.
+/// True unless noise in the first words of an SQE may make it an operation that harms the fuzzer.
 fn harmless(at: usize, word: u32) -> bool {
     let madvise = io_uring_op::IORING_OP_MADVISE as u8;
     let fallocate = io_uring_op::IORING_OP_FALLOCATE as u8;
@@ -190,7 +190,7 @@ fn noisy_register(rng: &mut Rng, fd: i32, arena: &Arena) {
         _ => arena.address(32768) as usize,
     };
     let count = rng.pick(&[0, 1, 2, 24, 32, 256, 1 << 16, u32::MAX]);
-    // A sync cancel may wait for as long as it is told.
+    // A synchronous cancellation may wait for any time that it is given.
     let opcode = match rng.number() as u32 % 40 {
         op if op == io_uring_register_op::IORING_REGISTER_SYNC_CANCEL as u32 => 99,
         op => op,

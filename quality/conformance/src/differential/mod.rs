@@ -1,12 +1,12 @@
-//! The differential fuzzer: random programs, run on the kernel's io_uring and on the user engine,
-//! each in a world of its own, step by step. What the two do must be the same.
+//! The differential fuzzer: random programs run on the kernel's io_uring and on the user engine,
+//! each in a separate world, step by step. The results must be equal.
 //!
 //! ```text
 //!  seed ──generate──► Program ──run──► the same, or a Difference ──shrink──► a listing
 //!                                └─ in forked children: a crash or a hang is a finding too
 //! ```
 //!
-//! What counts as the same is said in [`compare`].
+//! [`compare`] defines equality.
 
 pub mod child;
 pub mod compare;
@@ -42,10 +42,10 @@ use crate::harness::{self, Programs, lanes, listed};
 use crate::ring;
 use crate::rng::program_seed;
 
-/// Programs that one child runs.
+/// The number of programs per child.
 const BATCH: u64 = 250;
 
-/// Findings of one kind that are shrunk and printed.
+/// The number of findings of one kind that are shrunk and printed.
 const SHOWN: u64 = 1;
 
 /// The options of `differential`.
@@ -83,7 +83,7 @@ pub struct Options {
     pub no_shrink: bool,
 }
 
-/// Differences that are known and wait for somebody to look into them: not counted against a run.
+/// Known differences that have not been analysed: they do not count against a run.
 const OPEN: &str = include_str!("open.txt");
 
 /// True if a signature is in the list.
@@ -91,15 +91,15 @@ fn is_open(signature: &str) -> bool {
     listed(OPEN).any(|name| name == signature)
 }
 
-/// So many programs of a thousand may differ by an explanation that no run of the kernel proves.
+/// The maximum number of programs per thousand with an explanation that no run of the kernel proves.
 const MOST_UNPROVED: u64 = 4;
 
-/// Programs that differ by an explanation.
+/// The number of programs with an explained difference.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Count {
-    /// All of them.
+    /// The number of all these programs.
     pub all: u64,
-    /// The programs for which no run of the kernel proves it ([`timing::is_proved`]).
+    /// The number of those for which no run of the kernel proves it ([`timing::is_proved`]).
     pub unproved: u64,
 }
 
@@ -113,17 +113,17 @@ impl Count {
 /// The results of a run.
 #[derive(Clone, Default, Debug)]
 pub struct Summary {
-    /// Programs that do the same on both engines.
+    /// The number of programs that behave alike on both engines.
     pub clean: u64,
-    /// Differ as is meant to be, by explanation.
+    /// Intended differences, by explanation.
     pub explained: BTreeMap<&'static str, Count>,
-    /// Differed once and not again, or the kernel hung once.
+    /// The number of programs that differed once and not again, or in which the kernel hung once.
     pub unsteady: u64,
-    /// The kernel differs from itself, or the difference is one of the moment.
+    /// The number of programs for which the kernel differs from itself, or the difference depends on timing.
     pub racy: u64,
-    /// Differ in ways that are known and open.
+    /// The number of programs with known differences.
     pub open: u64,
-    /// Differ, by signature: how many.
+    /// The number of other differences, by signature.
     pub differences: BTreeMap<String, u64>,
 }
 
@@ -142,7 +142,7 @@ impl Summary {
         sum
     }
 
-    /// True if there are too many explained differences that no run of the kernel proves.
+    /// True if too many explained differences are not proved by a run of the kernel.
     pub fn explains_too_much(&self) -> bool {
         self.total() >= 1000 && self.explained().unproved * 1000 > self.total() * MOST_UNPROVED
     }
@@ -160,7 +160,7 @@ impl Summary {
         }
     }
 
-    /// Adds what a child has counted.
+    /// Adds the counts of a child.
     fn take_counts(&mut self, page: &Page) {
         self.clean = page.clean.load(Ordering::Relaxed);
         self.unsteady = page.unsteady.load(Ordering::Relaxed);
@@ -244,7 +244,7 @@ fn one(seed: u64, options: &Options) -> ExitCode {
     }
 }
 
-/// Runs programs in several children at a time.
+/// Runs programs in several concurrent children.
 pub fn run_many(options: &Options) -> Summary {
     let pages = harness::pages(options.jobs, 16, progress::new_page);
     let (begun, next) = (Instant::now(), AtomicU64::new(options.run.first));
@@ -261,7 +261,7 @@ pub fn run_many(options: &Options) -> Summary {
     };
     let tell = || {
         let done = sum(pages.iter().map(|page| counted(page)).collect()).total();
-        // What is being worked on, and as much before it as one batch may lag behind the others.
+        // The oldest program in progress: later batches may be finished before it.
         let behind = pages.iter().map(|page| page.program.load(Ordering::Relaxed)).min().unwrap_or(0);
         eprintln!("{}", options.run.progress(done, begun, behind.min(next.load(Ordering::Relaxed))));
     };
@@ -308,10 +308,10 @@ fn run_batch(page: &'static Page, options: &Options, range: Range, lane: usize, 
     }
 }
 
-/// The finding on a program whose child was lost.
+/// Returns the finding about a program whose child was lost.
 ///
-/// A child that hung in a call to the kernel's own ring says nothing about the user engine: there the kernel was late, or
-/// stood still, as it does now and then on a machine that is slow. Such a program runs again, alone.
+/// A child that hung in a call to the kernel's own ring says nothing about the user engine: the kernel was late, or made
+/// no progress, which sometimes happens on a slow machine. Such a program runs again, alone.
 fn judge_lost(page: &'static Page, options: &Options, index: u64, lost: Lost, scratch: &Path) -> Finding {
     if !lost.by_kernel {
         return Finding::Lost(lost.how);
@@ -346,7 +346,7 @@ fn note(options: &Options, index: u64, finding: &Finding, summary: &mut Summary)
     }
 }
 
-/// The smallest program that shows a finding, and what the engines did.
+/// Returns the smallest program that shows a finding, and the results of both engines.
 fn describe(page: &'static Page, program: &Program, finding: &Finding, smaller: bool) -> String {
     let scratch = scratch_directory(1000 + program.seed as usize % 1000, 0);
     let signature = finding.signature().to_owned();

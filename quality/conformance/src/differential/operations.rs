@@ -1,6 +1,6 @@
-//! Arguments that make sense for each operation and each registration: mostly valid ones.
+//! Valid or nearly valid arguments for each operation and each registration.
 //!
-//! An operation that is not named here gets its fields from its row of the op table alone.
+//! An operation without a case here gets its fields only from its row of the op table.
 
 use anyring_engine::request::field::Field;
 use anyring_engine::request::op::Op;
@@ -12,21 +12,21 @@ use super::program::*;
 use super::world::{LISTENER_PORT, Thing};
 use crate::harness::sqe_flags::{BUFFER_SELECT, FIXED_FILE};
 
-/// The effect of a request beside completing, as far as the order of independent requests matters.
+/// The effect of a request besides its completion, if it matters for the order of independent requests.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Effect {
-    /// The request is done, or waits, within the submission itself.
+    /// The request completes, or waits, within the submission.
     None,
-    /// The request looks at files, perhaps from a thread.
+    /// The request reads files, perhaps in a thread.
     Looks,
-    /// The request changes files, perhaps from a thread.
+    /// The request changes files, perhaps in a thread.
     Changes,
-    /// Nothing may be submitted behind it before it is done.
+    /// The request must complete before others are submitted.
     Alone,
 }
 
 impl Effect {
-    /// True if a request with the effect `next` may not run beside one with this effect.
+    /// True if a request with the effect `next` may not run concurrently with one with this effect.
     pub fn conflicts(self, next: Effect) -> bool {
         match (self, next) {
             (Effect::Alone, _) => true,
@@ -36,7 +36,7 @@ impl Effect {
     }
 }
 
-/// True if the operation is compared. For one the kernel wants a network card, some it does not have.
+/// True if the operation is compared. Excluded are operations that the kernel lacks, and one that needs a network card.
 pub fn is_generated(op: &Op) -> bool {
     !op.is_private() && op.name != "RECV_ZC"
 }
@@ -68,7 +68,7 @@ fn long(value: u64) -> Cell {
     Cell::Long(Value::Raw(value))
 }
 
-/// Fills an SQE with what its operation is likely to accept.
+/// Fills an SQE with arguments that its operation probably accepts.
 pub fn fill(g: &mut Generator, op: &Op, sqe: &mut Sqe) -> Effect {
     match op.name {
         "NOP" => nop(g, sqe),
@@ -135,7 +135,7 @@ pub fn fill(g: &mut Generator, op: &Op, sqe: &mut Sqe) -> Effect {
     }
 }
 
-/// Fills in what the row of the op table says, and nothing more.
+/// Fills the fields that the row of the op table has.
 fn by_fields(g: &mut Generator, op: &Op, sqe: &mut Sqe) -> Effect {
     for argument in op.arguments {
         match argument.field {
@@ -158,7 +158,7 @@ fn by_fields(g: &mut Generator, op: &Op, sqe: &mut Sqe) -> Effect {
     Effect::Alone
 }
 
-/// The value of an argument that is a number or an address.
+/// Returns the value of an argument that is a number or an address.
 fn value(g: &mut Generator, argument: &Argument) -> Value {
     match argument.kind {
         Kind::Path | Kind::Text => path(g),
@@ -172,7 +172,7 @@ fn is_number(kind: Kind) -> bool {
     matches!(kind, Kind::Number | Kind::Signed | Kind::Hex | Kind::Offset | Kind::UserData)
 }
 
-/// The value of an argument that is a number: mostly one that has a name, if any have.
+/// Returns the value of an argument that is a number: mostly one with a name, if there are any.
 fn number(g: &mut Generator, argument: &Argument) -> u64 {
     let named = |g: &mut Generator, names: &Names| u64::from(g.rng.pick(names.names).0);
     match argument.kind {
@@ -188,7 +188,7 @@ fn number(g: &mut Generator, argument: &Argument) -> u64 {
     }
 }
 
-/// Takes out what would harm the fuzzer itself rather than the engine under test.
+/// Removes what would harm the fuzzer itself rather than the engine under test.
 pub fn keep_safe(sqe: &mut Sqe) {
     let code = u32::from(sqe.opcode);
     if code == io_uring_op::IORING_OP_MADVISE as u32 {
@@ -203,7 +203,7 @@ pub fn keep_safe(sqe: &mut Sqe) {
     }
     let large = |value: Value| matches!(value, Value::Raw(0x10_0000..0x100_0000_0000_0000) | Value::At(_));
     if code == io_uring_op::IORING_OP_SEND as u32 && sqe.flags & BUFFER_SELECT == 0 {
-        // A bundle of no buffers: 6.18 sends it, and then nothing; 6.12 refuses it.
+        // A bundle without buffers: 6.18 sends it, and then nothing; 6.12 refuses it.
         sqe.ioprio &= !16;
     }
     if code == io_uring_op::IORING_OP_FALLOCATE as u32 && large(sqe.addr) {
@@ -333,7 +333,7 @@ fn path(g: &mut Generator) -> Value {
     g.structure("path", vec![Cell::Bytes(bytes)])
 }
 
-/// Perhaps a slot of the file table for what is opened.
+/// Sometimes sets a slot of the file table for an opened file.
 fn slot(g: &mut Generator, sqe: &mut Sqe) {
     if g.rng.percent(if g.fixed_files > 0 { 40 } else { 3 }) {
         sqe.file_index = Value::Raw(g.rng.pick(&[1, 1, 2, 3, 9, 0xffff_ffff]));
@@ -372,7 +372,7 @@ fn on_path(g: &mut Generator, name: &str, sqe: &mut Sqe) -> Effect {
         }
         "STATX" => {
             sqe.off = g.buffer(256);
-            // Preferred size, attributes: the same. Inode number, blocks, times, devices, mounts: not.
+            // Preferred size and attributes are equal. Inode number, blocks, times, devices and mounts are not.
             g.mask(sqe.off, 32, 40);
             g.mask(sqe.off, 48, 56);
             g.mask(sqe.off, 64, 256);
@@ -409,7 +409,7 @@ fn splice(g: &mut Generator, name: &str, sqe: &mut Sqe) -> Effect {
     sqe.fd = Fd::Of(g.rng.pick(&[EmptyW, FullW, EmptyW, File, WriteOnly, StreamA, NonblockW]));
     sqe.file_index = Value::Fd(Fd::Of(g.rng.pick(&[FullR, FullR, File, EofR, StreamA, NonblockR])));
     if sqe.file_index == Value::Fd(Fd::Of(StreamA)) && sqe.fd != Fd::Of(File) {
-        // From a socket into a pipe: the wait for data holds the pipe's lock, and whoever looks into it waits too.
+        // From a socket into a pipe, the wait for data holds the pipe's lock, and others who access the pipe wait, too.
         sqe.fd = Fd::Of(WriteOnly);
     }
     if name == "SPLICE" {
@@ -441,7 +441,7 @@ fn xattr(g: &mut Generator, name: &str, sqe: &mut Sqe) -> Effect {
     if name.starts_with('F') {
         sqe.fd = Fd::Of(g.rng.pick(FILES));
     } else {
-        // The kernel takes such paths from the working directory only.
+        // The kernel resolves such paths from the working directory only.
         sqe.addr3 = path(g);
     }
     Effect::Changes
@@ -482,7 +482,7 @@ fn zero_copy(g: &mut Generator, name: &str, sqe: &mut Sqe) -> Effect {
     effect
 }
 
-/// A command to a socket.
+/// Generates a command to a socket.
 fn command(g: &mut Generator, sqe: &mut Sqe) -> Effect {
     const COMMANDS: &[u64] = &[0, 1, 2, 2, 3, 3, 77];
     const TCP_NODELAY: (i32, i32) = (libc::IPPROTO_TCP, libc::TCP_NODELAY);
@@ -525,7 +525,7 @@ fn message_header(g: &mut Generator, receives: bool) -> Value {
     g.structure("msghdr", cells.into())
 }
 
-/// The address of the listener, or of nobody.
+/// Returns the address of the listener, or one without a listener.
 fn address(g: &mut Generator) -> Value {
     let port = if g.rng.percent(70) { LISTENER_PORT.to_vec() } else { vec![0, 0] };
     let cells = [
@@ -557,7 +557,7 @@ fn socket(g: &mut Generator, name: &str, sqe: &mut Sqe) -> Effect {
             sqe.off = Value::Raw(g.rng.pick(&[16, 16, 16, 4, 200]));
         }
         "BIND" => {
-            // A port of the kernel's choice: a fixed one could be somebody's.
+            // The kernel chooses the port: a fixed one could be in use.
             sqe.fd = Fd::Of(g.rng.pick(&[TcpNew, TcpNew, TcpA, FullR]));
             let cells = [Cell::Bytes(vec![2, 0, 0, 0]), Cell::Bytes(vec![127, 0, 0, 1]), long(0)];
             sqe.addr = g.structure("sockaddr_in", cells.into());
@@ -612,7 +612,7 @@ fn poll(g: &mut Generator, name: &str, sqe: &mut Sqe) -> Effect {
         if sqe.len == Value::Raw(0) {
             sqe.op_flags = 0;
         }
-        // The new user data, if it changes: that of a request that never was.
+        // The new user data, if it changes: that of no request.
         sqe.off = Value::Raw(g.rng.pick(&[0, 0, 5050]));
     }
     Effect::None
@@ -650,14 +650,14 @@ fn timeout(g: &mut Generator, name: &str, sqe: &mut Sqe) -> Effect {
             sqe.len = Value::Raw(1);
             sqe.op_flags = clock | absolute;
             if name == "LINK_TIMEOUT" && g.rng.percent(90) {
-                // One that fires at once races with what it watches.
+                // A timeout that expires immediately races with the request that it limits.
                 sqe.addr = g.structure("timespec", vec![long(1 << 40), long(0)]);
             }
             if name == "TIMEOUT" {
                 sqe.off = Value::Raw(g.rng.pick(&[0, 0, 1, 2, 3, 100]));
                 sqe.op_flags |= g.rng.pick(&[0, 0, 0, IORING_TIMEOUT_ETIME_SUCCESS, 1 << 6]);
                 if sqe.op_flags & 1 << 6 != 0 {
-                    // How often a short one fires is left to the moment.
+                    // How often a short timeout expires depends on timing.
                     sqe.addr = g.structure("timespec", vec![long(1000), long(0)]);
                 }
             }
@@ -698,13 +698,13 @@ fn epoll(g: &mut Generator, name: &str, sqe: &mut Sqe) -> Effect {
 }
 
 fn futex(g: &mut Generator, name: &str, sqe: &mut Sqe) -> Effect {
-    // One word for all, so that they meet.
+    // All requests use one word, so that they interact.
     let word = Value::At(ARENA - 4096);
     sqe.addr = word;
     sqe.fd = Fd::Raw(g.rng.pick(&[0x82, 0x82, 2, 0, 0xff]));
     sqe.addr3 = Value::Raw(g.rng.pick(&[0xffff_ffff, 0xffff_ffff, 1, 0]));
     match name {
-        // What the word holds: the arena's pattern at that place; and something else.
+        // The value of the word, which is the arena's pattern there; or another value.
         "FUTEX_WAIT" => {
             sqe.off =
                 Value::Raw(g.rng.pick(&[u32::from_ne_bytes(super::side::pattern_at(ARENA - 4096)), 0]).into())
@@ -764,7 +764,7 @@ const REGISTRATIONS: &[io_uring_register_op] = {
     ]
 };
 
-/// A registration.
+/// Generates a registration.
 pub fn register(g: &mut Generator) -> Register {
     loop {
         let call = any_register(g);
@@ -774,7 +774,7 @@ pub fn register(g: &mut Generator) -> Register {
     }
 }
 
-/// One with mostly valid arguments.
+/// Generates a registration with mostly valid arguments.
 fn any_register(g: &mut Generator) -> Register {
     use io_uring_register_op::*;
     let call = |code: io_uring_register_op, argument: Value, count: u32| Register {
@@ -853,7 +853,7 @@ fn any_register(g: &mut Generator) -> Register {
             call(IORING_REGISTER_FILE_ALLOC_RANGE, g.structure("file_index_range", cells), 0)
         }
         20 => {
-            // What there is differs; that one may ask does not.
+            // The supported operations differ; the success of the query does not.
             let at = g.structure("probe", vec![Cell::Bytes(vec![0; 16 + 8 * 8])]);
             g.mask(at, 0, 16 + 8 * 8);
             call(IORING_REGISTER_PROBE, at, 8)
@@ -862,7 +862,7 @@ fn any_register(g: &mut Generator) -> Register {
         22 => call(IORING_UNREGISTER_PERSONALITY, Value::Raw(0), g.rng.pick(&[1, 1, 2, 99])),
         23 => restrictions(g),
         24 => {
-            // How many there are by default follows from the machine.
+            // The default number of workers depends on the machine.
             let bounded = g.rng.pick(&[0, 1, 4]);
             let workers = g.structure("workers", vec![Cell::Word(bounded), Cell::Word(0)]);
             g.mask(workers, 0, 8);
@@ -877,7 +877,7 @@ fn any_register(g: &mut Generator) -> Register {
     }
 }
 
-/// Some operations, registrations and flags, on a ring that is perhaps not enabled yet.
+/// Generates restrictions of operations, registrations and flags, on a ring that may not be enabled yet.
 fn restrictions(g: &mut Generator) -> Register {
     let count = 1 + g.rng.below(3) as u32;
     let mut cells = Vec::new();
@@ -909,7 +909,7 @@ fn buffer_ring(g: &mut Generator) -> Register {
     Register { opcode: io_uring_register_op::IORING_REGISTER_PBUF_RING as u32, argument, count: 1 }
 }
 
-/// A registration with arguments that make no sense.
+/// Generates a registration with invalid arguments.
 fn spoiled_register(g: &mut Generator) -> Register {
     let opcode = g.rng.pick(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 14, 15, 16, 22, 23, 24, 25, 26, 200]);
     let argument = match g.rng.below(3) {

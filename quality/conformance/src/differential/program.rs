@@ -1,7 +1,7 @@
-//! The parts of a random program, and how it is printed.
+//! The parts of a random program, and its printed form.
 //!
-//! Addresses and descriptors are kept symbolic, because the two engines run the same program each in
-//! a world of its own.
+//! Addresses and descriptors are symbolic, because the two engines run the same program, each in a
+//! separate world.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -11,13 +11,13 @@ use super::world::Thing;
 use crate::harness::sqe_flags::{ASYNC, DRAIN, LINKS};
 use crate::harness::{SETUP, SQE_FLAGS, flags};
 
-/// Bytes of the memory that requests read and write. The lower half holds structures (iovecs,
+/// The size of the memory that requests read and write. The lower half has structures (iovecs,
 /// paths, timespecs), the upper half buffers.
 pub const ARENA: u32 = 128 * 1024;
-/// Where the buffers begin.
+/// The offset at which the buffers begin.
 pub const BUFFERS: u32 = 64 * 1024;
 
-/// A descriptor, or a number where one is expected.
+/// A descriptor, or a number in its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fd {
     /// This number.
@@ -57,11 +57,11 @@ pub enum Cell {
 /// A structure in the arena.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Structure {
-    /// Where.
+    /// The address in the arena.
     pub at: u32,
     /// The name of the structure, for the listing.
     pub what: &'static str,
-    /// Its parts.
+    /// The parts of the structure.
     pub cells: Vec<Cell>,
 }
 
@@ -86,7 +86,7 @@ pub struct Sqe {
 }
 
 impl Sqe {
-    /// An SQE with nothing in it.
+    /// Returns an SQE without arguments.
     pub fn new(opcode: u8, user_data: u64) -> Sqe {
         Sqe {
             opcode,
@@ -107,16 +107,16 @@ impl Sqe {
     }
 }
 
-/// The time that a wait in `enter` may take.
+/// The timeout of a wait in `enter`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Patience {
-    /// None at all.
+    /// No time.
     None,
-    /// A while: what can complete does.
+    /// Some time, in which everything that can complete does.
     Some,
-    /// A timespec that is no timespec.
+    /// An invalid timespec.
     Bad,
-    /// An address that is none.
+    /// An invalid address.
     Fault,
 }
 
@@ -140,12 +140,12 @@ pub struct Register {
     pub count: u32,
 }
 
-/// Something that the program does with plain system calls.
+/// An action of the program by plain system calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Act {
-    /// Writes so many bytes.
+    /// Writes this number of bytes.
     Write(Thing, u32),
-    /// Reads at most so many bytes, without waiting.
+    /// Reads at most this number of bytes, without blocking.
     Read(Thing, u32),
     /// Shuts a socket down (`SHUT_RD`, `SHUT_WR`, `SHUT_RDWR`).
     Shutdown(Thing, i32),
@@ -153,44 +153,44 @@ pub enum Act {
     Close(Thing),
     /// Connects a new socket to the listener.
     Connect,
-    /// Appends a buffer to a buffer ring that was registered.
+    /// Appends a buffer to a registered buffer ring.
     Provide {
-        /// Where the buffer ring lies.
+        /// The address of the buffer ring.
         ring: u32,
-        /// Its entries less one.
+        /// The number of its entries less one.
         mask: u16,
-        /// Buffer id.
+        /// The buffer ID.
         id: u16,
-        /// Where the buffer lies.
+        /// The address of the buffer.
         at: u32,
-        /// Its length.
+        /// The length of the buffer.
         len: u32,
     },
 }
 
-/// One step of a program.
+/// A step of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Queues an SQE.
     Push(Sqe),
     /// Enters the ring.
     Enter(Enter),
-    /// Takes at most so many CQEs.
+    /// Reaps at most this number of CQEs.
     Reap(u32),
     /// Registers something.
     Register(Register),
-    /// Uses a system call beside the ring.
+    /// Makes a system call besides those of the ring.
     Act(Act),
-    /// Waits until both engines have brought all that they can, and takes all CQEs.
+    /// Waits until both engines have posted all CQEs that they can, and reaps them.
     Settle,
 }
 
 /// How the program ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// Closes the ring with whatever is in flight.
+    /// Closes the ring with requests in flight.
     Close,
-    /// Cancels everything first, and wants a CQE for each request.
+    /// Cancels all requests first, and expects a CQE for each.
     CancelAll,
 }
 
@@ -199,21 +199,21 @@ pub enum Ending {
 pub struct Program {
     /// The seed that the program was generated from.
     pub seed: u64,
-    /// Every step is deterministic: CQ and ring words must be the same after each.
+    /// True if every step is deterministic: CQEs and ring words must be equal after each.
     pub strict: bool,
     /// `entries` of the setup call.
     pub entries: u32,
-    /// Its flags.
+    /// The flags of the setup call.
     pub setup_flags: u32,
-    /// `cq_entries` of its parameters.
+    /// `cq_entries` of the setup parameters.
     pub cq_entries: u32,
-    /// Memory to begin with.
+    /// The initial contents of memory.
     pub structures: Vec<Structure>,
-    /// Memory whose contents differ by nature: inode numbers, times, descriptors.
+    /// Memory whose contents always differ: inode numbers, times, descriptors.
     pub masked: Vec<(u32, u32)>,
     /// The steps of the program.
     pub steps: Vec<Step>,
-    /// How it ends.
+    /// How the program ends.
     pub ending: Ending,
 }
 
@@ -223,7 +223,7 @@ impl Program {
         self.sqes().any(|sqe| sqe.flags & DRAIN != 0)
     }
 
-    /// The SQEs that it pushes.
+    /// Returns the SQEs that the program pushes.
     pub fn sqes(&self) -> impl Iterator<Item = &Sqe> {
         self.steps.iter().filter_map(|step| match step {
             Step::Push(sqe) => Some(sqe),
@@ -231,7 +231,7 @@ impl Program {
         })
     }
 
-    /// True if a submission ends in the middle of a chain. The kernel gives such a chain to a thread.
+    /// True if a submission ends in the middle of a chain, which the kernel then gives to a thread.
     pub fn cuts_chains(&self) -> bool {
         let mut queued = Vec::new();
         for step in &self.steps {
@@ -255,29 +255,29 @@ impl Program {
         self.steps.iter().any(|step| matches!(step, Step::Act(Act::Close(_))))
     }
 
-    /// True if the program's CQ has room for a few completions only.
+    /// True if the program's CQ has room for only a few completions.
     pub fn has_small_cq(&self) -> bool {
         (1..=4).contains(&self.cq_entries) || self.cq_entries == 0 && self.entries <= 2
     }
 
-    /// True if a counter is written to more than once, from outside.
+    /// True if the program itself writes to a counter more than once.
     pub fn counts_twice(&self) -> bool {
         let counts = |step: &&Step| matches!(step, Step::Act(Act::Write(Thing::Event0 | Thing::Event5, _)));
         self.steps.iter().filter(counts).count() > 1
     }
 
-    /// True if there are sends whose memory the network may keep.
+    /// True if the program has sends whose memory the network may keep.
     pub fn sends_zero_copy(&self) -> bool {
         let names = ["SEND_ZC", "SENDMSG_ZC"];
         self.sqes().any(|sqe| names.contains(&ops::lookup(sqe.opcode).name))
     }
 
-    /// True if the kernel may give any of its requests to a thread.
+    /// True if the kernel may give one of the requests to a thread.
     pub fn uses_threads(&self) -> bool {
         self.sqes().any(|sqe| sqe.flags & (DRAIN | ASYNC | LINKS) != 0)
     }
 
-    /// The first request of the chain that this one is in.
+    /// Returns the first request of this one's chain.
     pub fn chain_of(&self, user_data: u64) -> u64 {
         let mut head = None;
         for sqe in self.sqes() {
@@ -292,12 +292,12 @@ impl Program {
         user_data
     }
 
-    /// Leaves out the push of the SQE with this user data.
+    /// Removes the push of the SQE with this user data.
     pub fn forget(&mut self, user_data: u64) {
         self.steps.retain(|step| !matches!(step, Step::Push(sqe) if sqe.user_data == user_data));
     }
 
-    /// The SQE with this user data.
+    /// Returns the SQE with this user data.
     pub fn sqe(&self, user_data: u64) -> Option<&Sqe> {
         self.sqes().find(|sqe| sqe.user_data == user_data)
     }

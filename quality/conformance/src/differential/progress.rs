@@ -1,27 +1,27 @@
-//! How far a child has come, in memory that its parent sees: a child that dies or hangs leaves its
-//! place behind.
+//! The progress of a child, in memory that its parent sees: a child that dies or hangs leaves its
+//! position there.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use super::explain::EXPLANATIONS;
 use crate::ring::Engine;
 
-/// One child's page.
+/// The page of a child.
 #[repr(C)]
 pub struct Page {
-    /// The index of the program that runs.
+    /// The index of the running program.
     pub program: AtomicU64,
-    /// Its step, doubled; odd while the kernel's turn is.
+    /// The program's step, doubled; odd during the kernel's turn.
     pub step: AtomicU64,
-    /// Programs that were the same on both engines.
+    /// The number of programs with equal results on both engines.
     pub clean: AtomicU64,
-    /// Programs that differed once and not again, and those in which the kernel hung once.
+    /// The number of programs that differed once and not again, or in which the kernel hung once.
     pub unsteady: AtomicU64,
-    /// Programs for which the kernel differs from itself.
+    /// The number of programs for which the kernel differs from itself.
     pub racy: AtomicU64,
-    /// Programs that differ as is meant to be, by explanation: the kernel itself was seen to do the same.
+    /// The numbers of programs with intended differences, by explanation, for which the kernel itself was seen to do the same.
     pub proved: [AtomicU64; EXPLANATIONS.len()],
-    /// The others.
+    /// The numbers of the other programs with intended differences, by explanation.
     pub unproved: [AtomicU64; EXPLANATIONS.len()],
 }
 
@@ -33,14 +33,14 @@ pub fn new_page() -> &'static Page {
     unsafe { crate::harness::map_shared() }
 }
 
-/// In a child: this is our page.
+/// Sets the page of this child.
 pub fn use_page(page: &'static Page) {
     PAGE.store(std::ptr::from_ref(page).cast_mut(), Ordering::Relaxed);
 }
 
-/// Something is about to be done.
+/// Records the next step and its engine.
 pub fn mark(step: usize, engine: Engine) {
-    // SAFETY: null or a page that stays.
+    // SAFETY: null or a page that stays mapped.
     if let Some(page) = unsafe { PAGE.load(Ordering::Relaxed).as_ref() } {
         let step = (step as u64).wrapping_mul(2) + u64::from(engine == Engine::Kernel);
         page.step.store(step, Ordering::Relaxed);
@@ -48,12 +48,12 @@ pub fn mark(step: usize, engine: Engine) {
 }
 
 impl Page {
-    /// The engine whose turn it is.
+    /// Returns the engine whose turn it is.
     pub fn engine(&self) -> Engine {
         if self.step.load(Ordering::Relaxed) & 1 == 1 { Engine::Kernel } else { Engine::User }
     }
 
-    /// Where the child is, in words.
+    /// Returns the child's position as text.
     pub fn place(&self) -> String {
         let step = self.step.load(Ordering::Relaxed);
         let engine = if self.engine() == Engine::Kernel { "kernel" } else { "user engine" };

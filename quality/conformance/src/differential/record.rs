@@ -1,8 +1,8 @@
-//! The kernel's answers to a fixed set of programs, recorded, so that the user engine is compared with them where there is no
-//! io_uring, too.
+//! The kernel's answers to a fixed set of programs, recorded, so that the user engine can be compared with them even without
+//! io_uring.
 //!
-//! A file has a line of answers for each program. Left out are programs whose answers vary between three recordings, each at
-//! another speed and on the two file systems of a run, and those to which the user engine has another answer that
+//! A file has a line of answers for each program. Omitted are programs whose answers vary between three recordings, each at
+//! a different speed and on the two file systems of a run, and programs to which the user engine has a different answer that
 //! [`super::explain`] explains.
 
 use std::collections::BTreeMap;
@@ -25,33 +25,33 @@ use crate::harness::{self, lanes};
 use crate::ring::{Engine, kernel_available};
 use crate::rng::program_seed;
 
-/// Programs that one child runs.
+/// The number of programs per child.
 const BATCH: usize = 25;
 
-/// More programs that differ need not be found.
+/// The number of different programs after which the search ends.
 const MANY: usize = 12;
 
-/// At which speeds answers are recorded: all leave the kernel's threads time for what they do.
+/// The speeds of the recordings: all leave the kernel's threads enough time.
 const SPEEDS: [Times; 3] =
     [Times::PATIENT, Times::UNHURRIED, Times { pause: Duration::from_millis(10), ..Times::UNHURRIED }];
-/// At which speeds the user engine must give the same ones.
+/// The speeds at which the user engine must give the same answers.
 const REPLAYS: [Times; 2] = [Times::REPLAYED, Times::UNHURRIED];
 
 /// Recorded answers.
 pub struct Recording {
-    /// The kernel that gave them.
+    /// The kernel version of the answers.
     pub version: Version,
-    /// Of which run the programs are.
+    /// The seed of the run with the programs.
     pub seed: u64,
-    /// Answers by the programs' indices.
+    /// The answers, by the index of the program.
     pub lines: BTreeMap<u64, String>,
 }
 
 impl Recording {
-    /// Reads a file.
+    /// Reads a recording from a file.
     ///
     /// # Panics
-    /// It is no such file.
+    /// Panics if the file is not a recording.
     pub fn read(path: &Path) -> Recording {
         let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let mut lines = text.lines();
@@ -68,29 +68,29 @@ impl Recording {
     }
 }
 
-/// The results of comparing with a recording.
+/// The results of a comparison with a recording.
 #[derive(Default, Debug)]
 pub struct Replayed {
-    /// Programs with the same answers.
+    /// The number of programs with equal answers.
     pub same: usize,
-    /// Programs with others that are explained.
+    /// The number of programs with explained differences.
     pub explained: usize,
     /// The programs that differ.
     pub different: Vec<String>,
 }
 
 impl Replayed {
-    /// True if there are more explained differences than chance makes. Programs with any were left out of the record.
+    /// True if there are more explained differences than chance makes. Programs with any were left out of the recording.
     pub fn explains_too_much(&self) -> bool {
         self.explained as u64 * 1000 > (self.same + self.explained) as u64 * MOST_UNPROVED
     }
 }
 
-/// Does something with programs in children, several at a time: a line of each. Where a line of a `!` is enough of a batch, and
-/// so many are of all, the others are left out.
+/// Calls `body` for programs in several concurrent children; returns a line for each. After a line with `!` the rest of a batch
+/// is skipped, and after `enough` of them all other programs.
 ///
-/// A child uses nothing that lies on the stack of another thread than the one that forked it: there, the next thread that is started
-/// gets that stack. So each lane has a `body` of its own, which owns what it needs.
+/// A child must not use data on the stack of a thread other than the one that forked it, because the next new thread reuses that
+/// stack. So each lane has a clone of `body`, which owns its data.
 fn in_children(
     enough: Option<usize>,
     indices: &[u64],
@@ -150,10 +150,10 @@ fn in_children(
     all.into_inner().unwrap()
 }
 
-/// The answers of the kernel to a program, or why they are left out.
+/// Returns the kernel's answers to a program, or why they are left out.
 fn answers(seed: u64, index: u64, arenas: &Arenas, scratch: &Path) -> String {
     let program = generate::program(program_seed(seed, index));
-    // The file systems of a run take turns.
+    // The file systems of a run alternate.
     let other = scratch_directory(usize::MAX - index as usize, 1);
     let places = [scratch, &other, scratch];
     let mut recorded: Option<String> = None;

@@ -1,4 +1,4 @@
-//! Runs one program on both engines in lock step, or on one engine against what the kernel's answers were ([`Tape`]).
+//! Runs a program on both engines in lock step, or on one engine against recorded answers of the kernel ([`Tape`]).
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -22,19 +22,19 @@ use crate::ring::{self, Engine};
 /// `IORING_REGISTER_SYNC_CANCEL`.
 const SYNC_CANCEL: u32 = 24;
 
-/// The request that ends a program, and the first of several if it takes more.
+/// The request that ends a program, and the first of several if more are needed.
 pub const LAST_WORD: u64 = 1 << 40;
 
-/// How the engines differ.
+/// A difference between the engines.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Difference {
-    /// At which step, or at the end.
+    /// The step; `None` for the end of the program.
     pub step: Option<usize>,
-    /// The signature of a difference, the same for differences that probably are one.
+    /// The signature, which is equal for differences that probably have one cause.
     pub signature: String,
-    /// The user engine's part.
+    /// The result of the user engine.
     pub user: String,
-    /// The kernel's part.
+    /// The result of the kernel.
     pub kernel: String,
 }
 
@@ -42,33 +42,33 @@ pub struct Difference {
 enum Stop {
     /// The engines differ.
     Differs(Difference),
-    /// The engines differ as is meant to be: the index of the explanation.
+    /// The engines have an intended difference: the index of the explanation.
     Explained(usize),
 }
 
 type Outcome = Result<(), Stop>;
 
-/// The result of a cancellation, as far as threads leave it the same.
+/// Normalises the result of a cancellation, which threads may change.
 fn found(result: i32) -> i32 {
     in_time(result).min(0)
 }
 
-/// The result of a call, whether or not it took all of its time.
+/// Normalises the result of a call, which may have used all its time.
 fn in_time(result: i32) -> i32 {
     if result == -libc::ETIME { 0 } else { result }
 }
 
-/// Flags that an engine is not told.
+/// Flags that are withheld from an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Unsaid {
-    /// Of every SQE.
+    /// The flags removed from every SQE.
     pub flags: u8,
-    /// No links of the chain that begins with this request.
+    /// The chain whose links are removed, by its first request.
     pub chain: Option<u64>,
 }
 
 impl Unsaid {
-    /// The value for an engine that is told everything.
+    /// The value for an engine that gets all flags.
     pub const NOTHING: Unsaid = Unsaid { flags: 0, chain: None };
 
     fn without(&self, program: &Program, sqe: &Sqe) -> Sqe {
@@ -78,23 +78,23 @@ impl Unsaid {
     }
 }
 
-/// How long things may take.
+/// Durations of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// A wait in `enter` that the program makes.
+    /// The timeout of a wait in `enter`.
     pub wait_ns: u64,
-    /// To bring what the other engine has brought.
+    /// The time for an engine to post what the other has posted.
     pub settle: Duration,
-    /// To see whether a thread at work is about to be done.
+    /// The time to see whether a busy thread is about to finish.
     pub linger_ns: u64,
-    /// Between what the program does.
+    /// The pause between steps.
     pub pause: Duration,
-    /// The flags that the second engine is not told.
+    /// The flags that are withheld from the second engine.
     pub unsaid: Unsaid,
 }
 
 impl Times {
-    /// For the first run of a program.
+    /// The durations of the first run of a program.
     pub const FIRST: Times = Times {
         wait_ns: 4_000_000,
         settle: Duration::from_millis(100),
@@ -102,7 +102,7 @@ impl Times {
         pause: Duration::ZERO,
         unsaid: Unsaid::NOTHING,
     };
-    /// For trying many programs that differ.
+    /// The durations for many attempts with programs that differ.
     pub const HASTY: Times = Times {
         wait_ns: 2_000_000,
         settle: Duration::from_millis(15),
@@ -110,7 +110,7 @@ impl Times {
         pause: Duration::ZERO,
         unsaid: Unsaid::NOTHING,
     };
-    /// For making sure.
+    /// The durations for certainty.
     pub const PATIENT: Times = Times {
         wait_ns: 30_000_000,
         settle: Duration::from_millis(400),
@@ -118,14 +118,14 @@ impl Times {
         pause: Duration::ZERO,
         unsaid: Unsaid::NOTHING,
     };
-    /// Against recorded answers, which do not depend on speed: only what differs takes as long.
+    /// The durations for a comparison with recorded answers, which do not depend on speed: only differences take this long.
     pub const REPLAYED: Times = Times { settle: Duration::from_secs(5), ..Times::PATIENT };
-    /// With time for threads to do their work before the program goes on.
+    /// The durations with time for threads between steps.
     pub const UNHURRIED: Times = Times { pause: Duration::from_millis(4), ..Times::PATIENT };
 }
 
-/// Memory for both engines, of one program: a thread that waits for a futex may leave some time after the end of its ring, and a
-/// wake-up of the next program must not find it there.
+/// Memory of one program for both engines: a thread that waits for a futex may end some time after its ring, and a wake-up of
+/// the next program must not find it there.
 #[derive(Default)]
 pub struct Arenas {
     first: Arena,
@@ -133,37 +133,37 @@ pub struct Arenas {
 }
 
 struct Run<'a> {
-    /// Without what found no room in the SQ.
+    /// The program without SQEs that did not fit into the SQ.
     program: Cow<'a, Program>,
     user: Side<'a>,
-    /// None where the kernel's answers are on the tape.
+    /// `None` if the kernel's answers are on the tape.
     kernel: Option<Side<'a>>,
     tape: &'a mut Tape,
-    /// The kernel's CQEs of a tape that are compared next.
+    /// The kernel's CQEs from the tape that are compared next.
     expected: Vec<ring::Cqe>,
-    /// The tape's account of memory and world, once it was come to.
+    /// The tape's record of memory and world, after it was read.
     effects: Option<(String, Vec<String>)>,
     times: Times,
-    /// Pushed and not taken by the engines.
+    /// SQEs that were pushed and that the engines have not taken.
     queued: Vec<Sqe>,
-    /// Chains that were submitted whole.
+    /// Chains that were submitted as a whole.
     chains: Vec<Vec<u64>>,
-    /// Requests that were submitted and will post a last CQE.
+    /// The number of submitted requests without their last CQE.
     outstanding: usize,
-    /// Some request may be in the hands of a thread.
+    /// True if a thread may be doing a request.
     threads: bool,
     step: Option<usize>,
-    /// A chain was cut: the kernel gave its part to a thread.
+    /// True if a chain was cut, so that the kernel gave its part to a thread.
     cut: bool,
-    /// CQEs taken since something was submitted.
+    /// True if SQEs have been taken since the last wait.
     fresh: bool,
 }
 
-/// Runs a program on two engines; with a tape to be read, on the first only. Returns the index of the explanation where they
-/// differ as is meant to be.
+/// Runs a program on two engines; with a tape for reading, only on the first. Returns the index of the explanation of an
+/// intended difference.
 ///
 /// # Errors
-/// The first difference.
+/// Returns the first difference.
 pub fn run(
     program: &Program,
     engines: [Engine; 2],
@@ -210,7 +210,7 @@ impl Run<'_> {
             self.take_step(step)?;
             self.pause();
             if self.program.strict && self.cut {
-                // From here on it is not what it was made to be.
+                // From here on the program differs from the generated one.
                 return Ok(());
             }
             if self.program.strict {
@@ -227,7 +227,7 @@ impl Run<'_> {
         }
     }
 
-    /// Does something on both engines.
+    /// Calls `body` with the sides of both engines.
     fn each(&mut self, mut body: impl FnMut(&mut Side<'_>)) {
         let step = self.step.unwrap_or(usize::MAX);
         progress::mark(step, Engine::User);
@@ -238,7 +238,7 @@ impl Run<'_> {
         }
     }
 
-    /// The answers of both engines: the kernel's part goes on the tape, or comes from it.
+    /// Returns the results of both engines: the kernel's is written to the tape, or read from it.
     fn both<T: Taped>(&mut self, mut body: impl FnMut(&mut Side<'_>) -> T) -> (T, T) {
         let step = self.step.unwrap_or(usize::MAX);
         progress::mark(step, Engine::User);
@@ -250,7 +250,7 @@ impl Run<'_> {
         (user, kernel)
     }
 
-    /// The kernel's CQEs that were not compared.
+    /// Returns the kernel's CQEs that were not compared.
     fn kernel_taken(&mut self) -> &mut Vec<ring::Cqe> {
         match &mut self.kernel {
             Some(kernel) => &mut kernel.taken,
@@ -258,7 +258,7 @@ impl Run<'_> {
         }
     }
 
-    /// Gets the CQEs that are compared next from the tape.
+    /// Reads the CQEs that are compared next from the tape.
     fn expect_taken(&mut self) {
         if self.kernel.is_none() {
             self.expected = self.tape.read();
@@ -277,7 +277,7 @@ impl Run<'_> {
         Stop::Differs(Difference { step: self.step, signature: what.to_owned(), user, kernel })
     }
 
-    /// True where both engines made a ring.
+    /// Returns true if both engines created a ring.
     fn compare_setup(&mut self) -> Result<bool, Stop> {
         let seen = self.both(|side| match &side.ring {
             Ok(ring) => {
@@ -295,7 +295,7 @@ impl Run<'_> {
         match step {
             Step::Push(sqe) => {
                 let without = self.times.unsaid.without(&self.program, sqe);
-                // First the user engine's.
+                // The user engine comes first.
                 let mut said = sqe;
                 let pushed = self.both(|side| side.push(std::mem::replace(&mut said, &without)));
                 if pushed.0 {
@@ -317,7 +317,7 @@ impl Run<'_> {
             Step::Register(call) => {
                 let mut results = self.both(|side| side.register(call));
                 if call.opcode == SYNC_CANCEL && self.program.uses_threads() {
-                    // Whether it was found at work is the moment's.
+                    // Whether the request was found at work depends on timing.
                     results = (found(results.0), found(results.1));
                 }
                 let kind = |result: i32| if result > 0 { 1 } else { result };
@@ -350,7 +350,7 @@ impl Run<'_> {
         self.same(&format!("enter {} / {}", kind(results.0), kind(results.1)), results)
     }
 
-    /// Keeps account of what the engines have taken.
+    /// Records the SQEs that the engines have taken.
     fn note_submitted(&mut self, count: usize) {
         let taken: Vec<Sqe> = self.queued.drain(..count.min(self.queued.len())).collect();
         self.cut |= taken.last().is_some_and(|sqe| sqe.flags & LINKS != 0);
@@ -374,7 +374,7 @@ impl Run<'_> {
         }
     }
 
-    /// Ring words and visible CQEs of a program that is deterministic in all of them.
+    /// Compares ring words and visible CQEs of a deterministic program.
     fn compare_words(&mut self) -> Outcome {
         let seen = self.both(|side| {
             let ring = side.ring();
@@ -392,12 +392,12 @@ impl Run<'_> {
             return self.same(&format!("strict {what}"), (seen.0.0, seen.1.0));
         }
         let (user, mut kernel) = (seen.0.1, seen.1.1);
-        // The kernel leaves the flag standing where a link became ready while it ran the one before.
+        // The kernel keeps the flag if a linked request became ready while it ran the previous one.
         kernel[1] &= !IORING_SQ_TASKRUN | user[1];
         self.same("[SQ head, SQ flags, dropped, overflow]", (user, kernel))
     }
 
-    /// Gives both engines time to bring what the other has, and takes it.
+    /// Gives both engines time to post what the other has posted, and reaps it.
     fn settle(&mut self) -> Outcome {
         let looked = self.both(|side| side.look(0, 0));
         self.same(&format!("enter to look {} / {}", looked.0, looked.1), looked)?;
@@ -418,14 +418,14 @@ impl Run<'_> {
             *self.kernel_taken() = taken;
             match verdict {
                 _ if begun.elapsed() > self.times.settle => break,
-                // What a full CQ hides, the other engine may not have done yet.
+                // The other engine may not have done what a full CQ hides.
                 Verdict::Same if !self.hides_cqes() => break,
                 _ => {}
             }
             let told = |cqes: &[ring::Cqe]| cqes.iter().filter(|cqe| !compare::is_notification(cqe)).count();
             let (user, kernel) = (told(&self.user.taken), told(self.kernel_taken()));
             let lacks = |mine: usize, other: usize| other.saturating_sub(mine).max(1) as u32;
-            // Notifications may have filled the CQ, and what it lacks waits behind them.
+            // Notifications may have filled the CQ, so that missing CQEs wait behind them.
             let both = self.program.sends_zero_copy();
             if user <= kernel || both {
                 progress::mark(self.step.unwrap_or(usize::MAX), Engine::User);
@@ -439,7 +439,7 @@ impl Run<'_> {
         self.compare_taken()
     }
 
-    /// True if either engine has more CQEs than its CQ has room for.
+    /// True if an engine has more CQEs than fit into its CQ.
     fn hides_cqes(&mut self) -> bool {
         let hides = |side: &mut Side<'_>| {
             let ring = side.ring();
@@ -448,7 +448,7 @@ impl Run<'_> {
         hides(&mut self.user) || self.kernel.as_mut().is_some_and(hides)
     }
 
-    /// Where nothing is there yet, threads of either engine may be about to bring it.
+    /// Waits if no CQE is ready yet, because threads of either engine may be about to post one.
     fn linger(&mut self) {
         let fresh = std::mem::take(&mut self.fresh);
         let Some(kernel) = &mut self.kernel else { return };
@@ -464,12 +464,12 @@ impl Run<'_> {
         }
     }
 
-    /// Compares the CQEs taken so far, and forgets them.
+    /// Compares the CQEs reaped so far, and drops them.
     fn compare_taken(&mut self) -> Outcome {
         let (user, kernel) = (std::mem::take(&mut self.user.taken), std::mem::take(self.kernel_taken()));
         let sides = [(Some(&mut self.user), &user), (self.kernel.as_mut(), &kernel)];
         for (side, cqes) in sides.into_iter().filter_map(|(side, cqes)| Some((side?, cqes))) {
-            // A program may give notifications a user_data of their own, which may be that of another request.
+            // A program may give notifications a separate user_data, which may be that of another request.
             for cqe in cqes.iter().filter(|cqe| cqe.res >= 0 && !compare::is_notification(cqe)) {
                 if self.program.sqe(cqe.user_data).is_some_and(returns_fd)
                     && let Some(before) = side.returned.insert(cqe.user_data, cqe.res)
@@ -497,7 +497,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A descriptor that a request returned and another one closed is no descriptor any more.
+    /// Forgets a descriptor that a request returned and another request closed.
     fn forget_closed(&mut self, cqes: &[ring::Cqe]) {
         for cqe in cqes.iter().filter(|cqe| cqe.res == 0) {
             if let Some(&Sqe { opcode, fd: Fd::From(id), file_index: Value::Raw(0), .. }) =
@@ -522,12 +522,12 @@ impl Run<'_> {
         if settled || self.tape.is_written() {
             return compared;
         }
-        // What is in the hands of a thread still changes files.
+        // Requests that threads are doing still change files.
         self.wait_for_threads()?;
         self.compare_effects()
     }
 
-    /// Takes what either engine brings in a while.
+    /// Reaps CQEs that either engine posts within a while.
     fn wait_for_threads(&mut self) -> Outcome {
         let begun = Instant::now();
         while begun.elapsed() < self.times.settle {
@@ -537,7 +537,7 @@ impl Run<'_> {
         if self.kernel.is_some() { self.compare_taken() } else { Ok(()) }
     }
 
-    /// Compares what requests have done to memory and to the world.
+    /// Compares the effects of requests on memory and the world.
     fn compare_effects(&mut self) -> Outcome {
         let Some(kernel) = &self.kernel else { return self.compare_effects_with_tape() };
         let masked = &self.program.masked;
@@ -562,7 +562,7 @@ impl Run<'_> {
         self.compare_world(&user, &kernel)
     }
 
-    /// Compares the effects where the tape has a digest of memory only.
+    /// Compares the effects with a tape, which has only a digest of memory.
     fn compare_effects_with_tape(&mut self) -> Outcome {
         if self.effects.is_none() {
             self.effects = Some((self.tape.read(), self.tape.read()));
@@ -607,7 +607,7 @@ impl Run<'_> {
         ops::lookup(io_uring_op::IORING_OP_ASYNC_CANCEL as u8).caps.has(Caps::PRESENT)
     }
 
-    /// Whatever is in flight ends now, and with the same results.
+    /// Cancels all requests in flight, whose results must be equal.
     fn cancel_all(&mut self) -> Outcome {
         if self.user.ring().params.flags & IORING_SETUP_R_DISABLED != 0 {
             return Ok(());

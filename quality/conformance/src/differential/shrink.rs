@@ -1,8 +1,8 @@
-//! Makes a program that shows a difference as small as it gets.
+//! Makes a program that shows a difference as small as possible.
 
 use super::program::*;
 
-/// Every program that is one step smaller, the greatest leaps first.
+/// Returns every program that is one step smaller, the largest steps first.
 fn smaller(program: &Program) -> Vec<Program> {
     let mut all = Vec::new();
     let mut add = |change: &dyn Fn(&mut Program)| {
@@ -32,7 +32,7 @@ fn smaller(program: &Program) -> Vec<Program> {
             add(&|p| p.steps[number] = Step::Push(simpler));
         }
     }
-    // Without its timespec a timeout would fire at once, which is another matter.
+    // A timeout without its timespec would expire immediately, which is a different case.
     let kept = |number: &usize| program.structures[*number].what == "timespec";
     for number in (0..program.structures.len()).filter(|number| !kept(number)) {
         add(&|p| drop(p.structures.remove(number)));
@@ -69,7 +69,7 @@ fn simpler_sqes(sqe: &Sqe) -> Vec<Sqe> {
     all
 }
 
-/// Shrinks a program for as long as `fails` says that the difference is still there.
+/// Shrinks a program while `fails` returns true for the smaller one.
 pub fn shrink(program: &Program, mut tries: usize, mut fails: impl FnMut(&Program) -> bool) -> Program {
     let mut best = program.clone();
     'again: loop {
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn what_does_not_matter_goes() {
-        // Times stay, see above.
+        // Times stay, as above.
         let goes = |p: &Program| p.structures.iter().all(|structure| structure.what != "timespec");
         let wanted = |p: &Program| p.sqes().count() > 6 && !p.strict && goes(p);
         let program = (0..).map(generate::program).find(wanted).expect("one");

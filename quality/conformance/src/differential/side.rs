@@ -10,7 +10,7 @@ use super::program::*;
 use super::world::{LISTENER_PORT, NEVER_OPEN, Place, World};
 use crate::ring::{self, Cqe, Engine, Ring, above_small_numbers};
 
-/// The memory that requests read and write, between two pages that nobody may touch.
+/// The memory that requests read and write, between two inaccessible pages.
 pub struct Arena {
     base: *mut u8,
 }
@@ -32,20 +32,20 @@ impl Default for Arena {
 }
 
 impl Arena {
-    /// The address of a place.
+    /// Returns the address of an offset.
     pub fn address(&self, at: u32) -> u64 {
         self.base as u64 + u64::from(at)
     }
 
-    /// A copy of everything.
+    /// Returns a copy of the whole arena.
     pub fn snapshot(&self) -> Vec<u8> {
         let mut bytes = vec![0; ARENA as usize];
-        // SAFETY: the arena is mapped; what writes to it meanwhile leaves bytes.
+        // SAFETY: the arena is mapped; concurrent writes only change bytes.
         unsafe { std::ptr::copy_nonoverlapping(self.base, bytes.as_mut_ptr(), bytes.len()) };
         bytes
     }
 
-    /// Writes bytes to a place.
+    /// Writes bytes at an offset.
     pub fn store(&self, at: u32, bytes: &[u8]) {
         assert!(at as usize + bytes.len() <= ARENA as usize, "a place in the arena");
         // SAFETY: just checked.
@@ -53,7 +53,7 @@ impl Arena {
     }
 }
 
-/// The contents of buffers before anything is read into them.
+/// Returns the initial contents of buffers.
 fn pattern() -> &'static [u8] {
     static PATTERN: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
     PATTERN.get_or_init(|| {
@@ -65,33 +65,33 @@ fn pattern() -> &'static [u8] {
     })
 }
 
-/// The contents of a word of a buffer to begin with.
+/// Returns the initial contents of a word of a buffer.
 pub fn pattern_at(at: u32) -> [u8; 4] {
     let at = at as usize;
     [pattern()[at], pattern()[at + 1], pattern()[at + 2], pattern()[at + 3]]
 }
 
-/// Where the argument of `enter` is built.
+/// The offset of the argument of `enter`.
 const ENTER_ARGUMENT: u32 = BUFFERS - 64;
 
-/// One engine's half.
+/// One engine's side of a run.
 pub struct Side<'a> {
     /// The engine.
     pub engine: Engine,
-    /// The ring, if it could be made.
+    /// The ring, or the errno of its creation.
     pub ring: Result<Ring, i32>,
-    /// Files and sockets.
+    /// The files and sockets.
     pub world: World,
     arena: &'a Arena,
     before: Vec<u8>,
-    /// CQEs taken and not compared yet.
+    /// CQEs that were reaped and not compared yet.
     pub taken: Vec<Cqe>,
     /// Descriptors that requests returned.
     pub returned: HashMap<u64, i32>,
 }
 
 impl<'a> Side<'a> {
-    /// Makes everything that the program needs. The two sides of a run differ in `place`.
+    /// Creates everything that the program needs. The two sides of a run differ in `place`.
     pub fn new(
         engine: Engine,
         place: Place,
@@ -137,10 +137,10 @@ impl<'a> Side<'a> {
         bytes
     }
 
-    /// The ring.
+    /// Returns the ring.
     ///
     /// # Panics
-    /// Where there is none.
+    /// Panics if there is none.
     pub fn ring(&mut self) -> &mut Ring {
         self.ring.as_mut().expect("a ring was made")
     }
@@ -162,7 +162,7 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// An SQE with its addresses and descriptors.
+    /// Returns an SQE with actual addresses and descriptors.
     pub fn known(&self, sqe: &Sqe) -> abi::Sqe {
         abi::Sqe {
             opcode: sqe.opcode,
@@ -182,7 +182,7 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Queues an SQE; where the SQ is full it is left out, in both engines alike.
+    /// Queues an SQE; if the SQ is full, it is left out in both engines.
     pub fn push(&mut self, sqe: &Sqe) -> bool {
         let sqe = self.known(sqe);
         let room = self.ring().has_room(&[sqe]);
@@ -224,14 +224,14 @@ impl<'a> Side<'a> {
             call.argument_size,
         );
         while result == -libc::EINTR && call.to_submit == 0 {
-            // The kernel's own ring interrupts sleeps of this thread to complete its requests.
+            // The kernel's ring interrupts sleeps of this thread to complete its requests.
             result = ring::enter(engine, fd, 0, call.min_complete, call.flags, argument, call.argument_size);
         }
         self.arena.store(ENTER_ARGUMENT, &[0; 48]);
         result
     }
 
-    /// Enters the ring to see what it has, and waits for `wanted` CQEs.
+    /// Enters the ring to get its completions, and waits for `wanted` CQEs.
     pub fn look(&mut self, wanted: u32, patience_ns: u64) -> i32 {
         let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
         let patience = if wanted == 0 { Patience::None } else { Patience::Some };
@@ -239,14 +239,14 @@ impl<'a> Side<'a> {
         self.enter(&call, patience_ns)
     }
 
-    /// Registers something.
+    /// Makes a registration.
     pub fn register(&mut self, call: &Register) -> i32 {
         let argument = self.value(call.argument) as usize;
         let (engine, fd) = (self.engine, self.ring().fd);
         ring::register(engine, fd, call.opcode, argument, call.count)
     }
 
-    /// Acts beside the ring.
+    /// Makes a system call besides those of the ring.
     pub fn act(&mut self, act: Act) -> String {
         if let Act::Provide { ring, mask, id, at, len } = act {
             let tail_at = ring + 14;
@@ -261,13 +261,13 @@ impl<'a> Side<'a> {
         self.world.act(act)
     }
 
-    /// The program itself writes to a structure.
+    /// Writes to a structure on behalf of the program.
     fn store(&mut self, at: u32, bytes: &[u8]) {
         self.arena.store(at, bytes);
         self.before[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Takes at most `count` CQEs.
+    /// Reaps at most `count` CQEs.
     pub fn reap(&mut self, count: u32) {
         for _ in 0..count {
             let Some(cqe) = self.ring().reap() else { return };
@@ -275,8 +275,8 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Memory as the two engines must agree on it: what was changed as it is, the rest as zero,
-    /// because addresses differ.
+    /// Returns memory in the form in which the engines must agree: changed bytes as they are, other
+    /// bytes as zero, because addresses differ.
     pub fn changes(&self, masked: &[(u32, u32)]) -> Vec<u8> {
         let mut now = self.arena.snapshot();
         for (byte, before) in now.iter_mut().zip(&self.before).take(BUFFERS as usize) {

@@ -1,13 +1,13 @@
-//! The kernel's answers to a program, in the order in which they are compared, as words of a line.
+//! The kernel's answers to a program, in the order of the comparisons, as words of a line.
 
 use std::fmt::Write;
 use std::str::FromStr;
 
 use crate::ring::Cqe;
 
-/// Answers that are written, or read.
+/// A tape of answers that is written or read.
 pub enum Tape {
-    /// Two engines are compared, and nobody is interested in their answers afterwards.
+    /// Two engines are compared, and their answers are not recorded.
     None,
     /// The answers so far.
     Written(String),
@@ -16,7 +16,7 @@ pub enum Tape {
 }
 
 impl Tape {
-    /// One to be read.
+    /// Creates a tape for reading.
     pub fn of(line: &str) -> Tape {
         Tape::Read(line.split(' ').map(str::to_owned).collect::<Vec<_>>().into_iter())
     }
@@ -31,13 +31,13 @@ impl Tape {
         matches!(self, Tape::Written(_))
     }
 
-    /// The next answer; what the tape does not have is an answer that nobody gave.
+    /// Returns the next answer; after the end of the tape, an answer that never occurs.
     pub fn read<T: Taped>(&mut self) -> T {
         let Tape::Read(words) = self else { panic!("a tape to be read") };
         T::from_word(&words.next().unwrap_or_default())
     }
 
-    /// Notes an answer.
+    /// Records an answer.
     pub fn write<T: Taped>(&mut self, answer: &T) {
         if let Tape::Written(line) = self {
             let separator = if line.is_empty() { "" } else { " " };
@@ -48,9 +48,9 @@ impl Tape {
 
 /// An answer as a word without spaces.
 pub trait Taped {
-    /// The word.
+    /// Returns the word.
     fn word(&self) -> String;
-    /// The answer of a word.
+    /// Parses a word.
     fn from_word(word: &str) -> Self;
 }
 
@@ -121,7 +121,7 @@ impl<const N: usize> Taped for [u32; N] {
     }
 }
 
-/// The kind of ring that a set-up made, or its errno.
+/// The kind of ring that the setup created, or its errno.
 impl Taped for Result<[u32; 4], i32> {
     fn word(&self) -> String {
         match self {

@@ -1,6 +1,6 @@
-//! Other timings: a difference that one of them takes away is one of the moment, which the ABI leaves
-//! open. When a thread of the kernel's begins with a request, before a cancellation finds it or after,
-//! is up to the scheduler; these make it late or early.
+//! Other timings: a difference that disappears with one of them depends on timing, which the ABI
+//! leaves open. The scheduler determines whether a thread of the kernel begins a request before or
+//! after a cancellation finds it; these timings make it late or early.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::ring::Engine;
 pub fn agree_otherwise(program: &Program, arenas: &Arenas, scratch: &Path) -> bool {
     let again = || agree(program, &Arenas::default(), scratch, Times::PATIENT);
     agree(program, arenas, scratch, Times::UNHURRIED)
-        // Workers of the kernel's may hang in what earlier programs of this thread left behind.
+        // Workers of the kernel may hang in requests of earlier programs of this thread.
         || in_a_thread(again)
         || in_a_thread(|| {
             stay_here();
@@ -22,8 +22,8 @@ pub fn agree_otherwise(program: &Program, arenas: &Arenas, scratch: &Path) -> bo
         })
 }
 
-/// True if the kernel itself does what the user engine does: where no request is told to be done by a thread, none to wait for
-/// those before it, or where the requests of one chain are no chain; or at another moment.
+/// True if the kernel itself does what the user engine does: without the flags for threads or for draining, without the links
+/// of one chain, or at another time.
 pub fn is_proved(program: &Program, arenas: &Arenas, scratch: &Path) -> bool {
     let agree_without = |unsaid| agree(program, arenas, scratch, Times { unsaid, ..Times::PATIENT });
     let flags = [ASYNC, DRAIN, ASYNC | DRAIN].map(|flags| Unsaid { flags, chain: None });
@@ -33,18 +33,18 @@ pub fn is_proved(program: &Program, arenas: &Arenas, scratch: &Path) -> bool {
     flags.into_iter().chain(chains).any(agree_without) || agree_otherwise(program, arenas, scratch)
 }
 
-/// True if the engines do the same in a run with these times, with nothing to be explained.
+/// True if the engines behave alike in a run with these times, without an explained difference.
 fn agree(program: &Program, arenas: &Arenas, scratch: &Path, times: Times) -> bool {
     matches!(run_and_clean(program, [Engine::User, Engine::Kernel], arenas, scratch, times), Ok(None))
 }
 
-/// Runs `body` in a thread, which has workers of the kernel's of its own.
+/// Runs `body` in a thread, which has its own workers of the kernel.
 fn in_a_thread(body: impl FnOnce() -> bool + Send) -> bool {
     std::thread::scope(|scope| scope.spawn(body).join().unwrap_or(false))
 }
 
-/// Binds the calling thread, which has no ring yet, to one processor, where it goes before those that
-/// it makes. Without the privilege for the latter they still have no other processor.
+/// Binds the calling thread, which has no ring yet, to one processor, with priority over its
+/// children. Without the privilege for the priority, they still have no other processor.
 fn stay_here() {
     // SAFETY: plain calls for this thread, with structures of ours.
     unsafe {
@@ -57,7 +57,7 @@ fn stay_here() {
     keep_workers_here();
 }
 
-/// The kernel's workers of this thread stay on its processor.
+/// Binds the kernel's workers of this thread to its processor.
 fn keep_workers_here() {
     const REGISTER_IOWQ_AFF: u32 = 17;
     // SAFETY: a structure of integers.
@@ -65,7 +65,7 @@ fn keep_workers_here() {
     let ring = crate::ring::setup(Engine::Kernel, 1, (&raw mut params) as usize);
     if ring >= 0 {
         let mut here = [0u64; 16];
-        // SAFETY: asks for a number.
+        // SAFETY: a query only.
         let processor = unsafe { libc::sched_getcpu() }.max(0) as usize;
         here[processor / 64 % 16] |= 1 << (processor % 64);
         crate::ring::register(Engine::Kernel, ring, REGISTER_IOWQ_AFF, here.as_ptr() as usize, 128);

@@ -1,5 +1,5 @@
-//! The files, pipes and sockets that a program works on: made anew for each run, the same for both
-//! engines, each thing only if the program names it.
+//! The files, pipes and sockets of a program: created for each run, equal for both engines, and
+//! only those that the program names.
 
 use std::ffi::CString;
 use std::fs::{self, OpenOptions};
@@ -17,7 +17,7 @@ use crate::ring::close;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 #[repr(u8)]
 pub enum Thing {
-    /// The directory that all paths are relative to.
+    /// The directory to which all paths are relative.
     Dir,
     /// A file of 6000 bytes, for reading and writing.
     File,
@@ -27,41 +27,41 @@ pub enum Thing {
     WriteOnly,
     /// A file for appending.
     Append,
-    /// A pipe with 600 bytes in it, to be read.
+    /// The read end of a pipe with 600 bytes.
     FullR,
-    /// Its other end.
+    /// The write end of that pipe.
     FullW,
-    /// An empty pipe.
+    /// The read end of an empty pipe.
     EmptyR,
-    /// Its other end.
+    /// The write end of that pipe.
     EmptyW,
-    /// An empty pipe with `O_NONBLOCK`.
+    /// The read end of an empty pipe with `O_NONBLOCK`.
     NonblockR,
-    /// Its other end.
+    /// The write end of that pipe.
     NonblockW,
-    /// A pipe that nobody writes to.
+    /// The read end of a pipe without a writer.
     EofR,
-    /// A pipe that nobody reads from.
+    /// The write end of a pipe without a reader.
     BrokenW,
     /// A stream socket with 300 bytes to be received.
     StreamA,
-    /// Its peer.
+    /// The peer of that socket.
     StreamB,
     /// A stream socket with nothing to be received.
     IdleA,
-    /// Its peer.
+    /// The peer of that socket.
     IdleB,
     /// A datagram socket with two datagrams to be received.
     DgramA,
-    /// Its peer.
+    /// The peer of that socket.
     DgramB,
-    /// A TCP socket that listens.
+    /// A listening TCP socket.
     Listener,
     /// A connected TCP socket with 200 bytes to be received.
     TcpA,
-    /// Its peer.
+    /// The peer of that socket.
     TcpB,
-    /// A TCP socket that is nothing yet.
+    /// A new TCP socket.
     TcpNew,
     /// A UDP socket connected to itself.
     Udp,
@@ -71,7 +71,7 @@ pub enum Thing {
     Event5,
     /// An eventfd to be registered with the ring.
     Signal,
-    /// An eventfd to be registered for completions that come later.
+    /// An eventfd to be registered for completions after the submission.
     SignalAsync,
     /// An epoll instance.
     Epoll,
@@ -83,24 +83,24 @@ pub enum Thing {
     Zero,
 }
 
-/// Which of the two worlds of a run.
+/// The world of one of the two engines of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// That of the engine under test.
+    /// The world of the engine under test.
     First,
-    /// That of the engine to compare with.
+    /// The world of the engine for comparison.
     Second,
 }
 
 /// A number that is never open.
 pub const NEVER_OPEN: i32 = 399;
 
-/// The port to connect to at the listener, as it is found in a program's memory.
+/// The placeholder for the listener's port in a program's memory.
 pub const LISTENER_PORT: [u8; 2] = [0xfe, 0xed];
 
-/// The program's things, for one engine.
+/// The objects of a program, for one engine.
 pub struct World {
-    /// Where the files are.
+    /// The directory of the files.
     pub directory: PathBuf,
     base: i32,
     open: Vec<bool>,
@@ -118,7 +118,7 @@ fn result(value: isize) -> i32 {
     if value < 0 { -std::io::Error::last_os_error().raw_os_error().unwrap_or(0) } else { value as i32 }
 }
 
-/// The things that a program names.
+/// Returns the objects that a program names.
 fn named(program: &Program) -> Vec<bool> {
     let mut named = vec![false; Thing::value_variants().len()];
     let mut name = |fd: Fd| {
@@ -164,7 +164,7 @@ fn named(program: &Program) -> Vec<bool> {
 }
 
 impl World {
-    /// The world of a program.
+    /// Creates the world of a program.
     pub fn new(place: Place, scratch: &Path, program: &Program) -> World {
         let (base, name) = match place {
             Place::First => (200, "first"),
@@ -207,7 +207,7 @@ impl World {
         world
     }
 
-    /// Moves a new descriptor to the thing's own number, which nothing else ever gets.
+    /// Moves a new descriptor to the object's fixed number, which nothing else gets.
     fn put(&mut self, thing: Thing, fd: i32) {
         check(fd);
         // SAFETY: descriptors of ours.
@@ -218,7 +218,7 @@ impl World {
         self.open[thing as usize] = true;
     }
 
-    /// The thing's number, open or not.
+    /// Returns the object's number, open or not.
     pub fn fd(&self, thing: Thing) -> i32 {
         self.base + thing as i32
     }
@@ -317,7 +317,7 @@ impl World {
         }
         if wants(&[TcpA, TcpB]) {
             self.put(TcpB, connect(self.port));
-            // SAFETY: no address is wanted.
+            // SAFETY: no address is requested.
             let accepted = unsafe {
                 libc::accept4(
                     self.fd(Listener),
@@ -362,7 +362,7 @@ impl World {
             return (-libc::EAGAIN, Vec::new());
         }
         let mut bytes = vec![0; count.max(8) as usize];
-        // Urgent data make a socket ready that has nothing to read.
+        // Urgent data makes a socket ready that has nothing to read.
         let vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         // SAFETY: reads into a buffer of that length.
         let mut got =
@@ -374,17 +374,17 @@ impl World {
         (got, bytes)
     }
 
-    /// Reads from a pipe that was spliced from and knows no attempts without waiting: a thread may take what was there.
+    /// Reads from a pipe that has no non-blocking attempts after a splice: a thread may take its data meanwhile.
     fn read_without_waiting(&self, thing: Thing, bytes: &mut [u8]) -> i32 {
         let path = format!("/proc/self/fd/{}", self.fd(thing));
         let own = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-        // Only pipes can be opened once more; nobody else takes what the others have.
+        // Only pipes can be reopened; no thread takes data of other files.
         let fd = own.as_ref().map_or(self.fd(thing), AsRawFd::as_raw_fd);
         // SAFETY: reads into a buffer of that length.
         result(unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), bytes.len()) })
     }
 
-    /// Does what a program does beside its ring.
+    /// Makes a system call besides those of the ring.
     pub fn act(&mut self, act: Act) -> String {
         match act {
             Act::Write(thing, count) if self.poll(thing, libc::POLLOUT) & libc::POLLOUT != 0 => {
@@ -407,14 +407,14 @@ impl World {
                 let client = socket(libc::SOCK_STREAM);
                 no_linger(client);
                 self.clients.push(client);
-                // Nobody listens any more where a request has closed the listener.
+                // A request may have closed the listener.
                 format!("{}", connect_to(client, self.port))
             }
             Act::Provide { .. } => String::new(),
         }
     }
 
-    /// The state of the world as it can be seen from outside: the contents of files, what is left in pipes and sockets.
+    /// Returns the visible state of the world: contents of files, and data left in pipes and sockets.
     pub fn state(&self) -> Vec<String> {
         let mut state = Vec::new();
         for &thing in Thing::value_variants().iter().filter(|&&thing| self.open[thing as usize]) {
@@ -428,7 +428,7 @@ impl World {
                 Thing::EmptyW | Thing::FullW | Thing::NonblockW | Thing::BrokenW | Thing::TcpNew => {}
                 Thing::SignalAsync => {}
                 Thing::Signal => {
-                    // How many completions share a signal is left to the moment.
+                    // How many completions share a signal depends on timing.
                     state.push(format!("Signal was given: {}", self.poll(thing, libc::POLLIN) != 0));
                 }
                 _ => {
@@ -461,7 +461,7 @@ fn socket(kind: i32) -> i32 {
     check(unsafe { libc::socket(libc::AF_INET, kind | libc::SOCK_CLOEXEC, 0) })
 }
 
-/// Closing such a socket leaves nothing behind that would keep its port.
+/// Makes the close of a socket leave no state that would keep its port.
 fn no_linger(fd: i32) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     // SAFETY: an option of that size.
@@ -482,7 +482,7 @@ fn to_port(port: [u8; 2], body: impl FnOnce(*const libc::sockaddr, u32) -> i32) 
     body((&raw const address).cast(), size_of_val(&address) as u32)
 }
 
-/// Binds to a port of the kernel's choice, and says to which.
+/// Binds to a port of the kernel's choice; returns the port.
 fn bind(fd: i32) -> [u8; 2] {
     // SAFETY: an address of that length, and room for one.
     unsafe {
@@ -515,7 +515,7 @@ fn connect_to(fd: i32, port: [u8; 2]) -> i32 {
     to_port(port, |address, length| result(unsafe { libc::connect(fd, address, length) } as isize))
 }
 
-/// A short name for bytes.
+/// Returns a short hash of bytes.
 pub fn digest(bytes: &[u8]) -> String {
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

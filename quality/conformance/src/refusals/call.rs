@@ -1,4 +1,4 @@
-//! The three calls: their flags, features, the probe, questions, registrations.
+//! The three calls: their flags, features, the probe, queries, registrations.
 
 use anyring_engine::io_uring_params;
 use linux_raw_sys::io_uring::*;
@@ -7,7 +7,7 @@ use super::world::Pages;
 use super::{Answers, name};
 use crate::ring::{self, Engine, Ring};
 
-/// Asks about all of them.
+/// Tries all of them.
 pub fn ask(engine: Engine, answers: &mut Answers) {
     setup(engine, answers);
     enter(engine, answers);
@@ -24,12 +24,12 @@ fn parameters(flags: u32) -> io_uring_params {
     params
 }
 
-/// A ring of eight entries.
+/// Creates a ring of eight entries.
 pub fn ring(engine: Engine) -> Ring {
     ring::above_small_numbers(|| Ring::new(engine, 8, parameters(0))).expect("a ring")
 }
 
-/// The result of a set-up with these flags.
+/// Returns the result of a setup with these flags.
 fn try_setup(engine: Engine, flags: u32) -> i32 {
     let mut params = parameters(flags);
     let pages = Pages::new();
@@ -49,7 +49,7 @@ fn try_setup(engine: Engine, flags: u32) -> i32 {
     fd.min(0)
 }
 
-/// Gives a registered ring up that has no descriptor.
+/// Unregisters a registered ring without a descriptor.
 fn unregister(engine: Engine, index: i32) {
     let update = [index as u32, 0, 0, 0];
     let opcode = 21 | 1 << 31;
@@ -63,7 +63,7 @@ fn setup(engine: Engine, answers: &mut Answers) {
         let question = format!("setup {first} and");
         answers.each(&question, first + 1..22, |second| try_setup(engine, 1 << first | 1 << second));
     }
-    // What others need beside them.
+    // Flags with the flags that they require.
     let with = [
         ("DEFER_TASKRUN|SINGLE_ISSUER", IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER),
         ("NO_MMAP|REGISTERED_FD_ONLY", IORING_SETUP_NO_MMAP | IORING_SETUP_REGISTERED_FD_ONLY),
@@ -81,7 +81,7 @@ fn enter(engine: Engine, answers: &mut Answers) {
     for (question, size) in [("enter", 0), ("enter, with 24 bytes, and", 24)] {
         answers.each(question, 0..32, |bit| {
             let flags = 1 << bit;
-            // A number of a ring that nobody registered.
+            // The index of a ring that was not registered.
             let fd = if flags & IORING_ENTER_REGISTERED_RING != 0 { 0 } else { ring.fd };
             let address = if size == 0 { 0 } else { argument.as_ptr() as usize };
             ring::enter(engine, fd, 0, 0, flags, address, size)
@@ -119,19 +119,19 @@ fn query(engine: Engine, answers: &mut Answers) {
             answers.say(&format!("query {kind}"), name(result));
             continue;
         }
-        // The answer's own errno, its size, and what it says.
+        // The answer's own errno, its size, and its data.
         let (code, size) = (header[3] as i32, header[2] >> 32);
         answers.say(&format!("query {kind}"), format_args!("{} {size} {data:x?}", name(code)));
     }
 }
 
-/// Registrations that are asked about.
+/// The number of registration opcodes that are tried.
 const CODES: u32 = 42;
 
-/// The number of words, of which each try writes one: zeroes that have zeroes behind them.
+/// The number of words, of which each attempt sets one: zeroes with zeroes after them.
 const WORDS: usize = 64;
 
-/// In a child: what a registration without a ring changes is the whole process's.
+/// Runs `body` in a child, because a registration without a ring affects the whole process.
 fn in_child(body: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child makes calls and ends.
     unsafe {

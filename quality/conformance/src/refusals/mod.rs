@@ -1,7 +1,7 @@
-//! Refusals of an engine: each flag of the three calls, each registration and each field of an SQE is tried by itself, on a ring
-//! of its own, and what comes of it is printed, a line for each place where flags stand.
+//! Refusals of an engine: each flag of the three calls, each registration and each field of an SQE is tried separately, each on
+//! a new ring, and the results are printed, one line for each field of flags.
 //!
-//! The same questions are put to kernels and to the user engine, which plays those kernels (`--abi`):
+//! The questions are the same for kernels and for the user engine, which emulates those kernels (`--abi`):
 //!
 //! ```text
 //!  a kernel ──refusals──► refusals/6.12.txt ─┐
@@ -52,7 +52,7 @@ enum Whom {
     User,
 }
 
-/// Asks, and prints the answers.
+/// Tries everything, and prints the answers.
 pub fn command(options: &Options) -> ExitCode {
     let engine = match options.engine {
         Whom::Kernel => Engine::Kernel,
@@ -66,7 +66,7 @@ pub fn command(options: &Options) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// All answers of an engine, a line each.
+/// Returns all answers of an engine, one per line.
 pub fn ask(engine: Engine, limit: Duration) -> String {
     let mut answers = Answers::default();
     call::ask(engine, &mut answers);
@@ -81,12 +81,12 @@ struct Answers {
 }
 
 impl Answers {
-    /// A line of one word.
+    /// Adds a line with one answer.
     fn say(&mut self, question: &str, answer: impl std::fmt::Display) {
         let _ = writeln!(self.lines, "{question} | {answer}");
     }
 
-    /// A line of what came of each number.
+    /// Adds a line with the answer to each number.
     fn each(&mut self, question: &str, numbers: Range<u32>, mut answer: impl FnMut(u32) -> i32) {
         let mut by_answer = BTreeMap::<String, Vec<u32>>::new();
         for number in numbers {
@@ -98,7 +98,7 @@ impl Answers {
     }
 }
 
-/// The name of a result of a call or a request: that it came to something, or the errno.
+/// Returns the name of a result of a call or a request: success, or the errno.
 fn name(result: i32) -> String {
     match result {
         0.. => "ok".into(),
@@ -107,10 +107,10 @@ fn name(result: i32) -> String {
     }
 }
 
-/// Nothing came of a request in the time it had.
+/// The result of a request without a completion within the limit.
 const PENDING: i32 = i32::MIN;
 
-/// Numbers, runs of them as such.
+/// Formats numbers, with consecutive ones as ranges.
 fn ranges(numbers: &[u32]) -> String {
     let mut text = String::new();
     for run in numbers.chunk_by(|a, b| a + 1 == *b) {

@@ -1,4 +1,4 @@
-//! The fields of an SQE: each operation is tried as it is in order, and then with one field changed.
+//! The fields of an SQE: each operation is tried with valid fields, and then with one field changed.
 
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ use super::world::World;
 use super::{Answers, PENDING};
 use crate::ring::{self, Engine, Ring};
 
-/// Opcodes that are asked about: with some that no kernel has.
+/// The number of opcodes that are tried, including some that no kernel has.
 const CODES: u8 = 68;
 
-/// Asks about each field of each operation.
+/// Tries each field of each operation.
 pub fn ask(engine: Engine, limit: Duration, answers: &mut Answers) {
     let limit_ns = limit.as_nanos() as u64;
     let directory = scratch();
-    // Relative to there, nothing is.
+    // No file has a path relative to this directory.
     std::env::set_current_dir(directory.parent().expect("it has one")).expect("a directory");
     for code in 0..CODES {
         let asks = Asks { engine, limit_ns, directory: &directory, code };
@@ -33,7 +33,7 @@ pub fn ask(engine: Engine, limit: Duration, answers: &mut Answers) {
         field("ioprio", 16, |sqe, bit| sqe.ioprio |= 1 << bit);
         field("op_flags", 32, |sqe, bit| sqe.op_flags |= op_flag(sqe.opcode, bit));
         field("len", 8, |sqe, bit| sqe.len |= 1 << bit);
-        // A descriptor of SPLICE and TEE: another might be one that is open.
+        // A descriptor for SPLICE and TEE: a changed number might be an open one.
         if ![Op::IORING_OP_SPLICE as u8, Op::IORING_OP_TEE as u8].contains(&code) {
             field("file_index", 32, |sqe, bit| sqe.file_index |= 1 << bit);
         }
@@ -48,7 +48,7 @@ pub fn ask(engine: Engine, limit: Duration, answers: &mut Answers) {
     let _ = std::fs::remove_dir_all(directory);
 }
 
-/// A flag of an operation by the number of its bit, as x86-64 numbers them: four flags of open(2) have other bits elsewhere.
+/// Returns a flag of an operation by its bit on x86-64: four flags of open(2) have other bits elsewhere.
 fn op_flag(opcode: u8, bit: u32) -> u32 {
     let of_open = [Op::IORING_OP_OPENAT as u8, Op::IORING_OP_PIPE as u8].contains(&opcode);
     match bit {
@@ -61,7 +61,7 @@ fn op_flag(opcode: u8, bit: u32) -> u32 {
 }
 
 fn scratch() -> PathBuf {
-    // In memory, where nothing takes its time.
+    // In memory, where no operation is slow.
     let shared = Path::new("/dev/shm");
     let parent = if shared.is_dir() { shared.to_path_buf() } else { std::env::temp_dir() };
     parent.join(format!("anyring-refusals-{}", std::process::id()))
@@ -75,7 +75,7 @@ struct Asks<'a> {
 }
 
 impl Asks<'_> {
-    /// The result of the operation with a change.
+    /// Returns the result of the operation with a change.
     fn attempt(&self, change: impl FnOnce(&mut Sqe)) -> i32 {
         let world = World::new(self.directory);
         let mut ring = ring(self.engine);
@@ -85,9 +85,9 @@ impl Asks<'_> {
     }
 }
 
-/// The result of a request; one that has not come in time waits.
+/// Returns the result of a request; one without a completion within the limit waits.
 fn submit(ring: &mut Ring, sqe: Sqe, limit_ns: u64) -> i32 {
-    // Seconds, nanoseconds.
+    // The seconds and nanoseconds of the limit.
     let limit = [0u64, limit_ns];
     let argument = [0u64, 0, limit.as_ptr() as u64];
     ring.push(sqe);
@@ -100,7 +100,7 @@ fn submit(ring: &mut Ring, sqe: Sqe, limit_ns: u64) -> i32 {
     }
 }
 
-/// An SQE that the kernel has nothing against.
+/// Returns an SQE that the kernel accepts.
 fn in_order(code: u8, world: &World, ring: &Ring) -> Sqe {
     let page = |number| world.memory.at(number);
     let file = world.file.as_raw_fd();
@@ -159,7 +159,7 @@ fn in_order(code: u8, world: &World, ring: &Ring) -> Sqe {
     } else if is(Op::IORING_OP_PIPE) {
         (sqe.fd, sqe.addr) = (0, page(0));
     } else if is(Op::IORING_OP_CLOSE) {
-        // SAFETY: a descriptor that nobody here owns.
+        // SAFETY: a descriptor without an owner here.
         sqe.fd = unsafe { libc::dup(file) };
     } else if is(Op::IORING_OP_FILES_UPDATE) {
         (sqe.addr, sqe.len) = (page(0), 1);

@@ -1,4 +1,4 @@
-//! Objects that requests are tried on: files, pipes and sockets of their own.
+//! Objects for the requests that are tried: separate files, pipes and sockets.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -10,20 +10,20 @@ use std::path::Path;
 
 /// Files and memory for one request.
 pub struct World {
-    /// A file of a page.
+    /// A file of one page.
     pub file: File,
-    /// The address of its path, in memory of its own.
+    /// The address of the file's path, in separate memory.
     pub path: u64,
-    /// The address of the path of nothing.
+    /// The address of a path without a file.
     pub nothing: u64,
     /// The address of the name of an attribute that no file has.
     pub attribute: u64,
     _names: Pages,
-    /// A pipe with something in it.
+    /// A pipe with data.
     pub pipe: [OwnedFd; 2],
-    /// Two that are connected, with something to receive at the first.
+    /// Connected sockets, with data to receive at the first.
     pub sockets: [UnixStream; 2],
-    /// One to whom somebody wants to connect.
+    /// A listener with a pending connection.
     pub listener: TcpListener,
     /// An epoll instance.
     pub epoll: OwnedFd,
@@ -35,14 +35,14 @@ pub struct World {
 }
 
 impl World {
-    /// In a directory that has nothing in it from now on.
+    /// Creates the objects in a directory, which is emptied before.
     pub fn new(directory: &Path) -> World {
         let _ = fs::remove_dir_all(directory);
         fs::create_dir_all(directory).expect("a directory");
         let path = directory.join("file");
         fs::write(&path, [7; 4096]).expect("a file");
         let mut pipe = [0; 2];
-        // SAFETY: two descriptors are given, whose owner is here.
+        // SAFETY: two new descriptors, owned here.
         let pipe = unsafe {
             assert_eq!(libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC), 0);
             pipe.map(|fd| OwnedFd::from_raw_fd(fd))
@@ -85,7 +85,7 @@ pub struct Pages(*mut u8);
 impl Pages {
     const LENGTH: usize = 32 * 4096;
 
-    /// Of zeroes.
+    /// Maps zeroed pages.
     pub fn new() -> Pages {
         // SAFETY: new memory.
         let address = unsafe {
@@ -102,14 +102,14 @@ impl Pages {
         Pages(address.cast())
     }
 
-    /// Puts bytes at the beginning of a page.
+    /// Writes bytes to the beginning of a page.
     fn write(&self, page: u64, bytes: &[u8]) {
         assert!(bytes.len() < 4096, "less than a page");
-        // SAFETY: within a page of its own, which nobody else looks at.
+        // SAFETY: within one page, which nothing else accesses.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(page) as *mut u8, bytes.len()) };
     }
 
-    /// The address of a page.
+    /// Returns the address of a page.
     pub fn at(&self, page: u64) -> u64 {
         self.0 as u64 + page * 4096
     }

@@ -1,4 +1,4 @@
-//! Requests that meet, at data or at the state of something, and whose order is not determined.
+//! Requests that interact, by data or by the state of an object, in an order that is not determined.
 
 use super::{
     Case, ORDER_OF_REQUESTS, PATHS, POLLED_LATER, PROVIDES, READS, RECEIVES, SENDS, SPLICES, WRITES, name,
@@ -7,20 +7,20 @@ use super::{
 use crate::differential::program::{Program, Sqe};
 use crate::harness::sqe_flags::{BUFFER_SELECT, FIXED_FILE};
 
-/// Operations that change the state of a file, or tell of it.
+/// Operations that change or report the state of a file.
 const CHANGES: &[&str] = &["CONNECT", "LISTEN", "BIND", "SHUTDOWN", "ACCEPT", "EPOLL_CTL", "URING_CMD"];
 
-/// Operations that change what is told of a file.
+/// Operations that change the attributes of a file.
 const FILES: &[&str] = &["FTRUNCATE", "FALLOCATE", "UNLINKAT", "RENAMEAT", "LINKAT", "FSETXATTR", "SETXATTR"];
 
 const FUTEXES: &[&str] = &["FUTEX_WAIT", "FUTEX_WAITV", "FUTEX_WAKE"];
 
-/// Which of several that meet comes first.
+/// Which of several interacting requests comes first.
 pub fn order_of_requests(case: &Case<'_>) -> bool {
     order_at_data(case) || order_at_state(case) || order_at_buffers(case)
 }
 
-/// Which of several receives of one file has the data, or what a splice, which a thread of the kernel's makes, finds.
+/// Which of several receives of one file gets the data, or what a splice finds, which a thread of the kernel does.
 fn order_at_data(case: &Case<'_>) -> bool {
     let passes = |result: i32| result >= 0 || result == -libc::EAGAIN || result == -libc::ECONNRESET;
     let taken = |results: &[i32]| results.iter().all(|&result| passes(result)) && results.len() < 2;
@@ -35,7 +35,7 @@ fn order_at_data(case: &Case<'_>) -> bool {
         || case.is(SPLICES) && case.others().any(passes_data)
 }
 
-/// Which of several changes to one socket, epoll instance, futex or directory comes first, where a thread of the kernel's
+/// Which of several changes to one socket, epoll instance, futex or directory comes first, if a thread of the kernel
 /// makes one of them.
 fn order_at_state(case: &Case<'_>) -> bool {
     let threads = case.program.uses_threads();
@@ -51,15 +51,15 @@ fn order_at_state(case: &Case<'_>) -> bool {
         || case.is(PATHS) && case.may_come_late() && case.others().any(|sqe| PATHS.contains(&name(sqe)))
 }
 
-/// Which of several changes to one group of buffers comes first, where such a thread makes one of them.
+/// Which of several changes to one group of buffers comes first, if a thread of the kernel makes one of them.
 fn order_at_buffers(case: &Case<'_>) -> bool {
     let selects = case.is(PROVIDES) || case.sqe.flags & BUFFER_SELECT != 0;
     let of_group = |sqe: &Sqe| sqe.buf_index == case.sqe.buf_index && PROVIDES.contains(&name(sqe));
     selects && case.program.uses_threads() && case.others().any(of_group)
 }
 
-/// Why what was transferred may differ at the end of a program: several requests took from one file, or
-/// sent to one, and which came first is not determined.
+/// Returns why transferred data may differ at the end of a program: several requests read from one
+/// file, or sent to one, in an order that is not determined.
 pub fn contents_explained(program: &Program) -> Option<usize> {
     let twice = |names: &[&str]| {
         let requests: Vec<&Sqe> = program.sqes().filter(|sqe| names.contains(&name(sqe))).collect();
@@ -68,14 +68,14 @@ pub fn contents_explained(program: &Program) -> Option<usize> {
         (1..requests.len()).any(|at| requests[..at].iter().any(|other| same(other, requests[at])))
     };
     let sends = program.uses_threads() && twice(SENDS);
-    // A thread of the kernel's splices, and finds what the others have left.
+    // A thread of the kernel does the splice, and finds the data that others have left.
     let is_splice = |sqe: &Sqe| SPLICES.contains(&name(sqe));
     let splices =
         program.sqes().any(is_splice) && program.sqes().any(|sqe| passes_data(sqe) && !is_splice(sqe));
-    // Threads of the kernel's change files, and look at them.
+    // Threads of the kernel change files, and query them.
     let changes = |sqe: &Sqe| WRITES.contains(&name(sqe)) || FILES.contains(&name(sqe));
     let looks = program.sqes().any(|sqe| name(sqe) == "STATX") && program.sqes().any(changes);
-    // A read that waits for a counter takes what is there when its turn comes.
+    // A read that waits for a counter takes its value at the time of the read.
     let counts = program.counts_twice() && program.sqes().any(|sqe| READS.contains(&name(sqe)));
     if sends || splices || looks || counts || twice(RECEIVES) {
         return named(ORDER_OF_REQUESTS);

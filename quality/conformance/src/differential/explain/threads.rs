@@ -1,5 +1,5 @@
-//! Differences of the kernel's own threads from its submission: they carry out what a chain, a drain or
-//! `IOSQE_ASYNC` brings to them. Who issues a request is no part of the ABI.
+//! Differences between the kernel's own threads and its submission: threads do requests of a chain,
+//! after a drain or with `IOSQE_ASYNC`. Which thread issues a request is not part of the ABI.
 
 use linux_raw_sys::io_uring::*;
 
@@ -13,19 +13,19 @@ use crate::ring::Cqe;
 
 const MSG_ERRQUEUE: u32 = 0x2000;
 
-/// A thread of the kernel's does not wait for events before the first attempt.
+/// A thread of the kernel does not wait for events before the first attempt.
 pub fn waits_in_threads(case: &Case<'_>) -> bool {
-    // An epoll instance can be ready, and have no event to give.
+    // An epoll instance can be ready without an event to return.
     let may_be = case.program.uses_threads() || case.is(&["EPOLL_WAIT"]);
-    // Nor for errors that nothing tells of.
+    // It does not wait for errors either, which no event reports.
     let errors = case.is(&["RECV", "RECVMSG"]) && case.sqe.op_flags & MSG_ERRQUEUE != 0;
     let (user, kernel) = case.results();
     polls_first(case.sqe) && may_be && kernel == [-libc::EAGAIN] || errors && user.is_empty()
 }
 
-/// Such a thread lets a multishot request wait for events before the first attempt, so what would be
-/// refused at once may wait for ever, or is refused for its file that cannot be polled; which thread goes on with a chain
-/// is the moment's.
+/// Such a thread lets a multishot request wait for events before the first attempt, so a request that would be refused
+/// immediately may wait for ever, or is refused because its file cannot be polled; which thread continues a chain depends
+/// on timing.
 pub fn multishot_in_threads(case: &Case<'_>) -> bool {
     let refused = |results: &[i32]| matches!(results, [result] if *result < 0);
     let (user, kernel) = case.results();
@@ -35,7 +35,7 @@ pub fn multishot_in_threads(case: &Case<'_>) -> bool {
         && (both || user.is_empty() && refused(&kernel) || refused(&user) && kernel.is_empty())
 }
 
-/// Such a thread forgets `RWF_NOWAIT`.
+/// Such a thread ignores `RWF_NOWAIT`.
 pub fn nowait_in_threads(case: &Case<'_>) -> bool {
     let (user, kernel) = case.results();
     (case.is(READS) || case.is(WRITES))
@@ -45,12 +45,12 @@ pub fn nowait_in_threads(case: &Case<'_>) -> bool {
         && kernel != user
 }
 
-/// Such a thread writes until all is written, and receives until all is there.
+/// Such a thread writes until all is written, and receives until everything has arrived.
 pub fn parts_in_threads(case: &Case<'_>) -> bool {
     const MSG_WAITALL: u32 = 0x100;
     let (user, kernel) = case.results();
     let receives_all = case.is(&["RECV", "RECVMSG"]) && case.sqe.op_flags & MSG_WAITALL != 0;
-    // How much of a lot finds room is the moment's.
+    // How much of a large send fits depends on timing.
     let much = matches!(case.sqe.len, Value::Raw(length) if length > 1 << 16);
     if case.is(SENDS)
         && much
@@ -64,19 +64,19 @@ pub fn parts_in_threads(case: &Case<'_>) -> bool {
         && kernel.is_empty()
 }
 
-/// A thread of the kernel's takes a buffer before it waits.
+/// A thread of the kernel takes a buffer before it waits.
 pub fn buffers_in_threads(case: &Case<'_>) -> bool {
     let selects = |sqe: &Sqe| sqe.flags & BUFFER_SELECT != 0 && sqe.buf_index == case.sqe.buf_index;
     let given = |cqes: &[Cqe]| cqes.iter().filter(|cqe| cqe.res > 0).count();
     let shared = case.others().any(selects) && given(case.user) != given(case.kernel);
-    // What it holds stands in the CQE even of a failure, or of an end.
+    // A CQE names the buffer that the request holds, even after a failure or at the end of file.
     let (user, kernel) = case.results();
     let failed = user == kernel && user.iter().all(|&result| result <= 0);
     selects(case.sqe) && (case.program.uses_threads() && shared || failed)
 }
 
-/// Why the ring of a group of incremental buffers may differ at the end of a program, if `at` lies in it: such a thread takes
-/// all that it may fill of a buffer when it begins, and not what came.
+/// Returns why the ring of a group of incremental buffers may differ at the end of a program, if `at` lies in it: such a
+/// thread consumes the whole rest of a buffer when it begins, and not only the bytes received.
 pub fn incremental_explained(program: &Program, at: u32) -> Option<usize> {
     let group_of = |structure: &Structure| match structure.cells[..] {
         [Cell::Long(Value::At(ring)), Cell::Word(entries), Cell::Word(group), ..] => {
@@ -97,7 +97,7 @@ pub fn incremental_explained(program: &Program, at: u32) -> Option<usize> {
     program.sqes().any(selects).then(|| named("buffers-in-threads")).flatten()
 }
 
-/// A bundle that such a thread sends and that fails has no CQE.
+/// A bundle that such a thread sends has no CQE if it fails.
 pub fn bundle_in_threads(case: &Case<'_>) -> bool {
     let (user, kernel) = case.results();
     let group_is_missing = case.by_thread() && user == [-libc::ENOENT] && kernel == [-libc::ENOBUFS];
@@ -108,7 +108,7 @@ pub fn bundle_in_threads(case: &Case<'_>) -> bool {
         || group_is_missing
 }
 
-/// Such a thread hands out what a file with `O_NONBLOCK` answers.
+/// Such a thread returns EAGAIN of a file with `O_NONBLOCK`.
 pub fn nonblocking_in_threads(case: &Case<'_>) -> bool {
     let nonblocking = matches!(case.sqe.fd, Fd::Of(Thing::NonblockR | Thing::NonblockW) | Fd::From(_))
         || case.sqe.flags & FIXED_FILE != 0;
@@ -118,7 +118,7 @@ pub fn nonblocking_in_threads(case: &Case<'_>) -> bool {
         && case.results() == (vec![], vec![-libc::EAGAIN])
 }
 
-/// In such a thread the kernel forgets that an ACCEPT is not to wait.
+/// In such a thread the kernel ignores that an ACCEPT must not wait.
 pub fn accept_waits_in_threads(case: &Case<'_>) -> bool {
     let (user, kernel) = case.results();
     case.is(&["ACCEPT"])
@@ -127,12 +127,12 @@ pub fn accept_waits_in_threads(case: &Case<'_>) -> bool {
         && user.split_last() == Some((&-libc::EAGAIN, &kernel[..]))
 }
 
-/// A cancellation that a thread carries out is at work itself, and may match itself.
+/// A cancellation that a thread does is itself a request at work, and may match itself.
 pub fn cancel_finds_itself(case: &Case<'_>) -> bool {
     case.is(&["ASYNC_CANCEL"]) && case.by_thread() && case.results() == (vec![-libc::ENOENT], vec![0])
 }
 
-/// A request that such a thread leaves to a LINK_TIMEOUT may not be over when the ring ends.
+/// A request that such a thread leaves to a LINK_TIMEOUT may still be in flight when the ring ends.
 pub fn link_timeout_in_threads(case: &Case<'_>) -> bool {
     const EXPIRED: i32 = -libc::ETIME;
     let (user, kernel) = case.results();
@@ -144,8 +144,8 @@ pub fn link_timeout_in_threads(case: &Case<'_>) -> bool {
         && of_chain().any(|sqe| name(sqe) == "LINK_TIMEOUT")
 }
 
-/// A link that waits keeps the thread that it came to, and the kernel has few of them, or one fewer for a moment: what only
-/// they carry out comes never, or late.
+/// A linked request that waits keeps its thread, and the kernel has few threads, or temporarily one fewer: requests that
+/// only threads do come late or never.
 pub fn threads_are_kept(case: &Case<'_>) -> bool {
     const BY_THREADS: &[&str] =
         &["SYNC_FILE_RANGE", "FSYNC", "FALLOCATE", "FTRUNCATE", "MADVISE", "FSETXATTR", "FGETXATTR"];
@@ -160,8 +160,8 @@ pub fn threads_are_kept(case: &Case<'_>) -> bool {
         && case.program.sqes().take_while(|sqe| *sqe != case.sqe).any(waits)
 }
 
-/// Such a thread looks for a registered buffer when it comes to the request: what the program registers after the call that
-/// submitted it may be there by then.
+/// Such a thread looks up a registered buffer when it issues the request: a registration after the submitting call may be
+/// in effect by then.
 pub fn registered_later(case: &Case<'_>) -> bool {
     use io_uring_register_op::*;
     const BUFFERS: &[u32] = &[
