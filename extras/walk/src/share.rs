@@ -1,6 +1,6 @@
 //! How the threads of a walk share its directories.
 //!
-//! Each thread has a stack of its own, so that few directories wait: it goes down before it goes on. A thread without
+//! Each thread has a stack of its own and visits subdirectories first, so that few directories wait. A thread without
 //! work takes from the bottom of another stack, where the largest parts of the tree are. Threads are started on
 //! demand, not woken: a new thread gets a free processor, but a woken thread may share that of its waker.
 

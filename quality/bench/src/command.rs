@@ -132,7 +132,7 @@ How it measures:
 Exit status: 0 where everything asked for was measured or could not be measured here (the table says
 why), 1 where something failed.";
 
-/// Does what the command line says.
+/// Runs the command line.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let result = match &arguments.internal {
         Some(Internal::Workload { linked, workload }) => {

@@ -606,7 +606,7 @@ fn switch(yields: bool) {
     }
 }
 
-/// A point at which another thread may go on.
+/// Marks a point at which another thread may run.
 pub fn point() {
     if RUNS.get() && !world(World::count_step) {
         switch(false);

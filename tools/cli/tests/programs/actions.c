@@ -1,12 +1,12 @@
-/* Signal actions as the C library and the kernel keep them: on which stack a handler runs, whether it interrupts calls, and what is
- * given back of it. */
+/* Signal actions as the C library and the kernel keep them: on which stack a handler runs, whether it interrupts calls, and the old
+ * action that is returned. */
 #include "ring.h"
 #include <sys/time.h>
 #include <sys/wait.h>
 
 static char *page, *alternate;
 static volatile int where, times;
-/* How often the parent's handler ran, for a child. */
+/* How often the parent's handler has run, for a child. */
 static volatile int *alarms;
 
 #define DEEP (48 << 10)
@@ -22,7 +22,7 @@ static __attribute__((noinline)) void go_deep(void) {
         deep[at] = 1;
 }
 
-/* Takes more than the alternate stack has, where that is not the one that it is on. */
+/* Uses more stack than the alternate one has, if the handler runs on the other stack. */
 static void repair(int signal, siginfo_t *info, void *context) {
     (void)signal, (void)info, (void)context;
     volatile char here;
@@ -52,7 +52,7 @@ static void on_stacks(void) {
     fault(SIGSEGV, 0);
     fault(SIGSEGV, SA_ONSTACK);
     fault(SIGSEGV, 0);
-    /* A ring's calls look at memory that may not be there, as before. */
+    /* A ring's calls still handle unmapped memory. */
     struct ring ring;
     CHECK(ring_open(&ring, 8, 0) == 0);
     struct io_uring_sqe *entry = ring_entry(&ring, IORING_OP_OPENAT, 1);
@@ -63,7 +63,7 @@ static void on_stacks(void) {
 
 static void counts(int number) {
     ++*alarms;
-    /* As programs do that were written for System V. */
+    /* As in programs for System V. */
     CHECK(signal(number, counts) != SIG_ERR);
 }
 
@@ -76,7 +76,7 @@ static int is_asleep(pid_t process) {
     return strstr(told, ") S ") != 0;
 }
 
-/* Waits until the parent sleeps in its read, and once more after a handler of its ran meanwhile. */
+/* Waits until the parent sleeps in its read, and again after one of its handlers has run meanwhile. */
 static void sleeps_again(pid_t parent) {
     int before = -1;
     for (;; usleep(1000)) {
@@ -97,7 +97,7 @@ static const char *a_read(void) {
     *alarms = 0;
     struct itimerval soon = {{.tv_usec = 5000}, {.tv_usec = 20000}}, never = {0};
     CHECK(setitimer(ITIMER_REAL, &soon, 0) == 0);
-    /* It goes on where the handler does not interrupt it, until a child writes. */
+    /* If the handler does not interrupt the read, it continues until a child writes. */
     pid_t child = fork();
     if (child == 0) {
         sleeps_again(getppid());
@@ -146,7 +146,7 @@ static void restored(int signal) {
     times = 0;
     CHECK(syscall(SYS_rt_sigaction, signal, 0, &action, 8) == 0 && action.handler == once);
     CHECK(syscall(SYS_rt_sigaction, signal, &(struct kernel_action){0}, 0, 8) == 0);
-    /* As Go does. */
+    /* As in Go programs. */
     action.flags |= SA_ONSTACK;
     CHECK(syscall(SYS_rt_sigaction, signal, &action, 0, 8) == 0);
     CHECK(raise(signal) == 0);

@@ -1,4 +1,4 @@
-/* What a program finds when it begins: no child, no descriptor, no signal that it did not ask for. */
+/* The state of a program at its start: no child, no descriptor and no signal that it has not requested. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>

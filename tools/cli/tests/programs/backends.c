@@ -1,6 +1,6 @@
-/* Several processes, each with a ring that the first one made before it forked. Whoever needs a page
- * that another has asked for takes the lock of that one's ring and waits for the completion there;
- * results lie in memory that all share. Then processes that end with something in flight. */
+/* Several processes, each with a ring that the first process created before it forked. A process that needs a page that
+ * another has requested takes the lock of that one's ring and waits for the completion there; results lie in shared
+ * memory. Then processes that end with requests in flight. */
 #include "ring.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -28,7 +28,7 @@ static int file = -1;
 static void lock(struct backend *backend) { CHECK(pthread_mutex_lock(&backend->lock) == 0); }
 static void unlock(struct backend *backend) { CHECK(pthread_mutex_unlock(&backend->lock) == 0); }
 
-/* With the lock: takes what is there. */
+/* Reaps available completions. The caller holds the lock. */
 static int drain(struct backend *backend) {
     int count = 0;
     struct io_uring_cqe *completion;
@@ -43,7 +43,7 @@ static int drain(struct backend *backend) {
     return count;
 }
 
-/* Waits for one of a backend's requests, whoever it is. */
+/* Waits for a request of any backend. */
 static void finish(struct backend *backend, int slot) {
     lock(backend);
     while (!backend->ios[slot].done)
@@ -75,7 +75,7 @@ static void work(int self) {
     unsigned random = self * 7919 + 1;
     char path[] = "/proc/self/fd/0000000000";
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
-    /* Descriptors of its own, at numbers of its own. */
+    /* A descriptor of its own, with a different number in each process. */
     for (int extra = 0; extra < self; extra++)
         CHECK(dup(0) >= 0);
     int own_file = open(path, O_RDONLY);
@@ -89,7 +89,7 @@ static void work(int self) {
         CHECK(ring_enter(own->ring.fd, SLOTS, 0, 0) == SLOTS);
         unlock(own);
         random = random * 1103515245 + 12345;
-        /* Not the first: of a backend that is through with its rounds, it is the last one to come. */
+        /* Not the first slot: for a backend that is done with its rounds, it is the last one to complete. */
         int slot = 1 + (random >> 8) % (SLOTS - 1);
         finish(&backends[(self + 1 + (random >> 16) % (BACKENDS - 1)) % BACKENDS], slot);
         for (int slot = 0; slot < SLOTS; slot++) {
@@ -97,7 +97,7 @@ static void work(int self) {
             check(own, slot);
         }
     }
-    /* What never comes while its owner is in a call, and what its owner never looks at. */
+    /* A request that completes only while its owner is in a call, and whose completion the owner never reaps. */
     char byte = 0;
     struct backend *other = &backends[(self + 1) % BACKENDS];
     lock(own);
@@ -109,7 +109,7 @@ static void work(int self) {
     CHECK(write(previous->pipe[1], &byte, 1) == 1);
     finish(previous, 0);
     CHECK(previous->ios[0].result == 1);
-    /* Nobody ends before all are done. */
+    /* No process ends before all are done. */
     CHECK(write(previous->over[1], &byte, 1) == 1 && read(own->over[0], &byte, 1) == 1);
 }
 
@@ -119,7 +119,7 @@ static int end_of(pid_t child) {
     return WEXITSTATUS(status);
 }
 
-/* A child submits and goes; what it leaves behind arrives here. */
+/* A child submits and ends; its requests complete here. */
 static void leave(const char *how, void (*end)(void)) {
     struct ring ring, idle;
     int results[3];
@@ -176,7 +176,7 @@ int main(void) {
         CHECK(ring_open(&backends[i].ring, SLOTS, 0) == 0);
         CHECK(pthread_mutex_init(&backends[i].lock, &shared) == 0);
         CHECK(pipe(backends[i].pipe) == 0 && pipe(backends[i].ready) == 0 && pipe(backends[i].over) == 0);
-        /* Nothing is being read yet. */
+        /* No read is in flight yet. */
         for (int slot = 0; slot < SLOTS; slot++)
             backends[i].ios[slot].done = 1;
     }

@@ -1,5 +1,5 @@
-/* Rings of two kinds in one process: a plain one, and one that asks for IORING_SETUP_SQE_MIXED, for which the kernel may be too
- * old. What becomes of both is told. */
+/* Rings of two kinds in one process: a plain one, and one with IORING_SETUP_SQE_MIXED, for which the kernel may be too old. The
+ * results of both are printed. */
 #define SQE_MIXED (1u << 19)
 #define NOP128 63
 #include "ring.h"
@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <sys/wait.h>
 
-/* A NOP of 128 bytes, between two of 64: the results of the three. */
+/* Submits a NOP of 128 bytes between two of 64; prints the three results. */
 static void both_sizes(struct ring *ring) {
     unsigned tail = *SQ(ring, tail);
     unsigned mask = *SQ(ring, ring_mask);
@@ -60,7 +60,7 @@ int main(void) {
     int status = -1;
     wait(&status);
     printf("child: %d\n", status);
-    /* Numbers are used again, by rings of the other kind. */
+    /* The numbers are reused by rings of the other kind. */
     int first = mixed.fd, second = plain.fd;
     close(first), close(second);
     CHECK(ring_open(&plain, 8, 0) == 0 && ring_open_with(&mixed, 8, 0, SQE_MIXED) == 0);

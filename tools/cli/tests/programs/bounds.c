@@ -1,4 +1,4 @@
-/* poll and select on a ring, with no more memory than the kernel looks at, or none. */
+/* poll and select on a ring, with only as much memory as the kernel reads, or none. */
 #include "ring.h"
 #include <fcntl.h>
 #include <poll.h>
@@ -13,7 +13,7 @@ int main(void) {
     CHECK(page != MAP_FAILED && mprotect(page + 4096, 4096, PROT_NONE) == 0);
     struct timeval none = {0};
 
-    /* As much of a set as its numbers need, at the end of what is mapped. */
+    /* The part of a set that its numbers need, at the end of a mapping. */
     unsigned long *set = (unsigned long *)(page + 4096) - 1;
     *set = 1ul << ring.fd;
     int count = select(ring.fd + 1, (fd_set *)set, 0, 0, &none);
@@ -21,14 +21,14 @@ int main(void) {
     count = select(ring.fd + 1, 0, 0, (fd_set *)set, &none);
     printf("exceptions: %d, none: %d\n", count, *set == 0);
 
-    /* In front of something else. */
+    /* Before other data. */
     set -= 1;
     set[1] = 0x5555555555555555;
     *set = 1ul << ring.fd;
     count = pselect(ring.fd + 1, (fd_set *)set, 0, 0, &(struct timespec){0}, 0);
     printf("pselect: %d, untouched: %d\n", count, set[1] == 0x5555555555555555);
 
-    /* A large set, as programs have them that do not care for FD_SETSIZE. */
+    /* A large set, as in programs that ignore FD_SETSIZE. */
     int high = fcntl(ring.fd, F_DUPFD, 300);
     CHECK(high >= 300);
     unsigned long *large = calloc(64, sizeof *large);

@@ -1,4 +1,4 @@
-/* Requests that two functions submit, whose names a trace is to find. */
+/* Requests that two functions submit, whose names a trace must find. */
 #include "ring.h"
 
 static struct ring ring;

@@ -1,4 +1,4 @@
-/* No signal comes, so no wait is interrupted, also while the kernel clears away a ring that somebody made to try. */
+/* No signal comes, so no wait is interrupted, even while the kernel removes a ring that was created as a trial. */
 #include <errno.h>
 #include <stdio.h>
 #include <sys/epoll.h>

@@ -1,4 +1,4 @@
-/* Threads are cancelled in calls that enter a ring, wherever they are; others go on with the ring. */
+/* Threads are cancelled in calls that enter a ring, at any point; other threads keep using the ring. */
 #include "ring.h"
 #include <pthread.h>
 #include <semaphore.h>
@@ -7,7 +7,7 @@
 static struct ring ring;
 static pthread_barrier_t begun;
 
-/* From here on the thread can be cancelled anywhere, but not in the barrier, which would never be left then. */
+/* From here on the thread can be cancelled anywhere, but not in the barrier, which the others would never leave then. */
 static void begin(void) {
     int before;
     pthread_barrier_wait(&begun);
@@ -20,7 +20,7 @@ static void *waits(void *argument) {
     return argument;
 }
 
-/* Never sleeps. */
+/* Enters the ring without sleeping. */
 static void *enters(void *argument) {
     begin();
     for (;;)
@@ -63,7 +63,7 @@ static void awaits_other(void *unused) {
     CHECK(sem_wait(&other_is_back) == 0);
 }
 
-/* Waits with something to be done when it ends. */
+/* Waits with a cleanup handler. */
 static void *waits_with(void *handler) {
     pthread_cleanup_push((void (*)(void *))handler, 0);
     begin();
@@ -79,7 +79,7 @@ static void *comes_back(void *argument) {
     return argument;
 }
 
-/* What happens to a file while the thread is cancelled that sleeps for it, others hear of. */
+/* If the thread that sleeps for a file is cancelled while the file becomes ready, others get the event. */
 static void hears_of_file(long nanoseconds) {
     int ends[2];
     char byte;
@@ -95,7 +95,7 @@ static void hears_of_file(long nanoseconds) {
     pause_for(1000000);
     CHECK(write(ends[1], "x", 1) == 1);
     pause_for(nanoseconds);
-    /* It may be back. */
+    /* The thread may have returned already. */
     pthread_cancel(thread);
     CHECK(pthread_join(thread, 0) == 0);
     CHECK(ring_enter(ring.fd, 0, 1, IORING_ENTER_GETEVENTS) == 0);
@@ -111,11 +111,11 @@ int main(void) {
     pthread_t first, second;
     CHECK(pthread_create(&first, 0, waits, 0) == 0 && pthread_create(&second, 0, waits, 0) == 0);
     pthread_barrier_wait(&begun);
-    /* One of them drives the ring, the other sleeps beside it, most likely; where not, the rest is the same. */
+    /* Probably one thread drives the ring, and the other sleeps beside it; otherwise the results are the same. */
     pause_for(20000000);
     end(first);
     goes_on("one is cancelled");
-    /* It may have seen that completion, or not. */
+    /* The second thread may have seen that completion, or not. */
     pthread_cancel(second);
     CHECK(pthread_join(second, 0) == 0);
     CHECK(pthread_create(&first, 0, waits, 0) == 0 && pthread_create(&second, 0, waits, 0) == 0);

@@ -1,5 +1,5 @@
-/* Executes itself as often as it is told; then says how many filters there are. With a second argument
- * its file is gone from the first time on. */
+/* Executes itself as often as its argument says, then prints the number of filters. With a second
+ * argument its file is removed at the first time. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Reuses the memory of its environment, as programs do that show a title of their own (PostgreSQL, nginx, sshd), then uses a
- * ring. */
+/* Overwrites the memory of its environment, like programs that set their title (PostgreSQL, nginx, sshd), and uses
+ * a ring. */
 #include "ring.h"
 
 extern char **environ;

@@ -1,4 +1,4 @@
-/* Children by clone3: forks, and those that only clone3 can make. */
+/* Children by clone3: forks, and children that only clone3 can create. */
 #include "ring.h"
 #include <fcntl.h>
 #include <linux/sched.h>
@@ -30,7 +30,7 @@ int main(void) {
     printf("no such flag: %ld\n", child(&(struct clone_args){.flags = 1ull << 60}));
     printf("nowhere: %ld\n", call_by_instruction(SYS_clone3, 8, sizeof arguments, 0, 0, 0, 0));
     printf("too short: %ld\n", call_by_instruction(SYS_clone3, (long)&arguments, 8, 0, 0, 0, 0));
-    /* Where it is already, if that is known and allowed. */
+    /* Into the cgroup that the process is in, if that is known and permitted. */
     int group = open("/sys/fs/cgroup", O_PATH | O_DIRECTORY);
     arguments = (struct clone_args){.flags = CLONE_INTO_CGROUP | CLONE_VM | CLONE_VFORK, .exit_signal = SIGCHLD, .cgroup = group};
     long made = child(&arguments);

@@ -1,5 +1,5 @@
-/* A connection that is closed with a zero-copy send out, of which the peer has taken little: SO_LINGER asks for a reset, which comes at
- * once where nobody else has the socket, and not where somebody has. */
+/* A connection that is closed with a zero-copy send in flight, of which the peer has read little: SO_LINGER requests a reset, which
+ * comes immediately if no other process has the socket, and not otherwise. */
 #include "ring.h"
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -16,7 +16,7 @@ extern char **environ;
 enum { LARGE = 256 << 10 };
 static struct ring ring;
 static char memory[LARGE], *own_path;
-/* The socket, its peer, and a pipe whose end tells holders to go. */
+/* The socket, its peer, and a pipe whose end tells holders to end. */
 static int near, far, lives[2], messages[2];
 
 static void connect_both(void) {
@@ -42,14 +42,14 @@ static void send_all(void) {
     entry->len = LARGE;
     CHECK(ring_enter(ring.fd, 1, 0, 0) == 1);
     struct io_uring_cqe *completion;
-    /* Notifications of earlier ones may be there. */
+    /* Notifications of earlier sends may be in the CQ. */
     while ((completion = ring_peek(&ring)) && completion->flags & IORING_CQE_F_NOTIF)
         ring_seen(&ring);
     CHECK(completion && completion->res == LARGE);
     ring_seen(&ring);
 }
 
-/* Holds what it has until the pipe ends. */
+/* Keeps its descriptors until the pipe ends. */
 static int hold(void *unused) {
     char byte;
     (void)unused;
@@ -91,7 +91,7 @@ static void *own_descriptors(void *unused) {
 
 static char stack[64 << 10] __attribute__((aligned(64)));
 
-/* Lets another one have the socket, and closes it. */
+/* Gives the socket to another process, and closes it. */
 static void hand_over(const char *way) {
     pid_t child = 1;
     char command[64];

@@ -1,5 +1,5 @@
-/* Reads that miss the page cache, of a file on a file system that knows no attempts that do not block (overlayfs): whoever submits them, and
- * however it looks for them, gets them. */
+/* Reads that miss the page cache, of a file on a file system without non-blocking attempts (overlayfs): they complete however they are
+ * submitted and reaped. */
 #include "ring.h"
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -33,7 +33,7 @@ static void submit(struct ring *ring, int count, unsigned bytes, unsigned flags)
     CHECK(ring_enter(ring->fd, count, 0, flags) == count);
 }
 
-/* Takes what is there; how many of the reads. */
+/* Reaps available completions; returns the number of completed reads. */
 static int take(struct ring *ring, unsigned bytes) {
     struct io_uring_cqe *completion;
     int count = 0;
@@ -50,7 +50,7 @@ static int take(struct ring *ring, unsigned bytes) {
 
 int main(int argc, char **argv) {
     CHECK(argc == 2);
-    /* What never comes ends this. */
+    /* A read that never completes ends the test here. */
     alarm(60);
     struct ring ring;
     struct stat status;
@@ -61,24 +61,24 @@ int main(int argc, char **argv) {
     CHECK(ring_open(&ring, 32, 0) == 0);
     submit(&ring, READS, PAGE, 0);
     CHECK(ring_enter(ring.fd, 0, READS, IORING_ENTER_GETEVENTS) == 0 && take(&ring, PAGE) == READS);
-    /* Nobody comes in. */
+    /* No call enters the ring. */
     submit(&ring, READS, PAGE, 0);
     for (int left = READS; left > 0; left -= take(&ring, PAGE)) {
     }
-    /* Nothing is read ahead for one that reads nothing. */
+    /* A read of no bytes reads nothing ahead. */
     submit(&ring, 1, 0, IORING_ENTER_GETEVENTS);
     CHECK(ring_enter(ring.fd, 0, 1, IORING_ENTER_GETEVENTS) == 0 && take(&ring, 0) == 1);
     printf("read, %d pages cached\n", resident());
     close(ring.fd);
 
-    /* Its thread looks in again and again, and waits for nothing. */
+    /* The thread polls repeatedly, and waits for nothing. */
     CHECK(ring_open_with(&ring, 32, 0, IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_SINGLE_ISSUER) == 0);
     submit(&ring, READS, PAGE, 0);
     for (int left = READS; left > 0; left -= take(&ring, PAGE))
         CHECK(ring_enter(ring.fd, 0, 0, IORING_ENTER_GETEVENTS) == 0);
     close(ring.fd);
 
-    /* The SQ thread has other things to do all the time. */
+    /* The SQ thread is always busy with other requests. */
     CHECK(ring_open_with(&ring, 32, 0, IORING_SETUP_SQPOLL) == 0);
     submit(&ring, READS, PAGE, IORING_ENTER_SQ_WAKEUP);
     for (int left = READS; left > 0; left -= take(&ring, PAGE)) {

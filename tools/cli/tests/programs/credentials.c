@@ -1,5 +1,5 @@
-/* Credentials: work is done with those of its submitter, or of the personality that it names, and no
- * thread keeps what the process gives up. The argument names the way in which they change. */
+/* Credentials: work is done with those of its submitter, or of the named personality, and no thread
+ * keeps what the process gives up. The argument names the way in which they change. */
 #include "ring.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 static char directory[64], file[128];
 static pthread_barrier_t barrier;
 
-/* Submits what was put into the ring, and waits for `count` completions; the last one's result. */
+/* Submits the requests in the ring, and waits for `count` completions; returns the last result. */
 static int run(struct ring *ring, unsigned submit, unsigned count) {
     CHECK(ring_enter(ring->fd, submit, count, IORING_ENTER_GETEVENTS) == (long)submit);
     int result = 0;
@@ -65,8 +65,8 @@ static void *bystander(void *unused) {
     return unused;
 }
 
-/* Threads of this process whose status has `line`, but for cloners. The kernel's own workers are not
- * looked at: theirs are out of reach. */
+/* Counts threads of this process whose status has `line`, except cloners. The kernel's own workers
+ * are not counted: they cannot be changed. */
 static int threads_with(const char *line) {
     int found = 0;
     if (!getenv("LD_PRELOAD"))
@@ -88,7 +88,7 @@ static int threads_with(const char *line) {
     return found;
 }
 
-/* Every thread of the C library's follows; with a personality from before. */
+/* All threads of the C library change; a personality from before remains. */
 static void by_setuid(struct ring *ring, int personality) {
     pthread_t threads[3];
     pthread_barrier_init(&barrier, 0, 4);
@@ -123,7 +123,7 @@ static void by_setuid(struct ring *ring, int personality) {
                                                      IORING_UNREGISTER_PERSONALITY, 0, id, 0, 0));
         printf("gone: %d\n", open_by(ring, 0, id));
     }
-    /* Those of the personality end with it, in their time. */
+    /* The threads of the personality end some time after it. */
     while (threads_with("Uid:\t0"))
         usleep(1000);
     pthread_barrier_wait(&barrier);
@@ -144,7 +144,7 @@ static void by_capset(struct ring *ring) {
 static struct ring shared;
 static int pipe_ends[2];
 
-/* Has rights of its own to files, on a ring of its own and on a shared one. */
+/* Gives a thread its own rights to files, and tests them on its own ring and on a shared one. */
 static void *with_fsuid(void *unused) {
     struct ring ring;
     CHECK(!ring_open(&ring, 4, 0));
@@ -181,7 +181,7 @@ static void by_fsuid(struct ring *ring) {
     printf("after: %d\n", open_by(ring, IOSQE_ASYNC, 0));
 }
 
-/* Waits for the SQ thread to have done one request. */
+/* Waits until the SQ thread has done one request. */
 static int polled(struct ring *ring) {
     CHECK(ring_enter(ring->fd, 1, 1, IORING_ENTER_GETEVENTS | IORING_ENTER_SQ_WAKEUP) == 1);
     return run(ring, 0, 1);
@@ -196,7 +196,7 @@ static void by_sq_thread(struct ring *unused) {
     CHECK(!setuid(NOBODY));
     open_entry(&ring, 0, 0);
     printf("after: %d\n", opened(polled(&ring)));
-    /* One that was at work when its process gave them up ends when it has done that. */
+    /* A thread that was at work when its process gave up the credentials ends after that work. */
     while (threads_with("Uid:\t0"))
         usleep(1000);
 }
@@ -232,7 +232,7 @@ int main(int count, char **arguments) {
             by_sq_thread(&ring);
         exit(0);
     }
-    /* The child cannot clean up after itself. */
+    /* The child cannot remove its files itself. */
     int status;
     CHECK(waitpid(child, &status, 0) == child);
     unlink(file);

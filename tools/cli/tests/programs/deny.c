@@ -55,7 +55,7 @@ int main(int count, char **arguments) {
         const int sys_resource = 24;
         struct rlimit small = {64 << 20, 64 << 20};
         setrlimit(RLIMIT_FSIZE, &small);
-        /* Without privileges there is none to be dropped. */
+        /* Without privileges there are none to drop. */
         prctl(PR_CAPBSET_DROP, sys_resource, 0, 0, 0);
     }
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {

@@ -1,4 +1,4 @@
-/* Children that close standard error, or replace it, do not keep what it was: who reads the other end waits for that. */
+/* Children that close or replace standard error do not keep its old file: the reader of the other end waits for its end. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 
 static struct stat wanted;
 
-/* How many descriptors there are for what standard error was. */
+/* Returns the number of descriptors of the old standard error. */
 static int held(void) {
     DIR *open = opendir("/proc/self/fd");
     CHECK(open != 0);
@@ -37,7 +37,7 @@ static void closes(void) {
 }
 
 static void is_a_daemon(void) {
-    /* In a child of a child, whose standard streams the C library replaces; the caller's output is this one's, too. */
+    /* In a child of a child, whose standard streams the C library replaces; it has the caller's output. */
     int out = dup(1);
     CHECK(out >= 0 && daemon(1, 0) == 0 && dup2(out, 1) == 1);
 }
@@ -64,7 +64,7 @@ static void child(const char *how, void (*body)(void)) {
     close(ends[1]);
     int status;
     CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
-    /* Nobody has the other end any more: the last child has ended. */
+    /* No process has the other end any more: the last child has ended. */
     CHECK(read(ends[0], &end, 1) == 0);
     close(ends[0]);
 }

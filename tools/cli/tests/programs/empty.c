@@ -1,2 +1,2 @@
-/* A library that holds nothing. */
+/* An empty library. */
 typedef int nothing;

@@ -1,6 +1,5 @@
-/* Ends, and calls that cannot succeed. "children": a child of vfork that leaves, programs that are none. "strict": a filter of
- * the program's own under which nothing is left but to write, to return from signal handlers and to end. "both": one after
- * the other. */
+/* Ends, and calls that cannot succeed. "children": a child of vfork that exits, and files that are not programs. "strict": the
+ * program's own filter permits only writing, returning from signal handlers and ending. "both": one after the other. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/filter.h>

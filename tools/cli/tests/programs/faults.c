@@ -22,7 +22,7 @@ static struct {
 static unsigned next_block, written_in_all, sent, taken, echoed_back, came_back;
 static int receiving, stopping, canceled, providing, echoing;
 
-/* Takes what is there to a place of its own, so that anything can be submitted meanwhile. */
+/* Reaps available completions into a private array, so that anything can be submitted meanwhile. */
 static void reap(void) {
     struct io_uring_cqe *cqe;
     while ((cqe = ring_peek(&ring))) {
@@ -59,7 +59,7 @@ static struct io_uring_sqe *transfer(int opcode, int kind, unsigned number, int 
 
 static unsigned less(unsigned one, unsigned other) { return one < other ? one : other; }
 
-/* The rest of the read of a slot, of its write, or another block. */
+/* Submits the rest of a slot's read or write, or another block. */
 static void go_on(unsigned number) {
     if (slots[number].read < slots[number].wanted) {
         struct io_uring_sqe *sqe = transfer(IORING_OP_READ, READ, number, from, blocks[number] + slots[number].read,
@@ -127,7 +127,7 @@ static void received(const struct io_uring_cqe *cqe) {
     }
 }
 
-/* Nothing was done, and the same is to be tried again. */
+/* True if nothing was done, and the request is to be repeated. */
 static int again(int result) { return result == -EINTR || result == -EAGAIN; }
 
 static void handle(const struct io_uring_cqe *cqe) {

@@ -1,4 +1,4 @@
-/* How many descriptors it may have beside those that it begins with, and a ring where the kernel would have one. */
+/* Prints how many descriptors it may have beside the initial ones, and creates a ring where the kernel would. */
 #include "ring.h"
 #include <fcntl.h>
 

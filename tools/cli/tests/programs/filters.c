@@ -1,4 +1,4 @@
-/* A program gives itself a filter that allows what it does from there on and nothing else. */
+/* A program installs a filter that permits only its own later calls. */
 #include "ring.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -13,7 +13,7 @@ static void say(const char *text) {
     CHECK(write(1, text, strlen(text)) == (ssize_t)strlen(text));
 }
 
-/* The call returns what stands in that register: its first argument. */
+/* The call returns the value of that register: its first argument. */
 static void on_trap(int signal, siginfo_t *info, void *context) {
     (void)signal;
     ucontext_t *interrupted = context;
@@ -52,7 +52,7 @@ int main(int count, char **words) {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         ALLOW(SYS_write), ALLOW(SYS_exit_group), ALLOW(SYS_rt_sigreturn), ALLOW(SYS_mprotect), ALLOW(SYS_execve),
-        /* What a static program begins with. */
+        /* The calls of a static program's start. */
         ALLOW(SYS_brk), ALLOW(SYS_mmap), ALLOW(SYS_munmap), ALLOW(SYS_set_tid_address), ALLOW(SYS_set_robust_list),
         ALLOW(SYS_rseq), ALLOW(SYS_prlimit64), ALLOW(SYS_readlinkat), ALLOW(SYS_getrandom), ALLOW(SYS_fstat),
         ALLOW(SYS_newfstatat), ALLOW(SYS_uname), ALLOW(SYS_fcntl),

@@ -1,5 +1,5 @@
-/* A library whose constructor takes a page out of the program's code, in which nothing ever runs. -DPROGRAM: the program, which
- * has a `dl_iterate_phdr` of its own, for which nobody may ask before its constructors have run. */
+/* A library whose constructor removes a page of the program's code that never runs. -DPROGRAM: the program, which has its own
+ * `dl_iterate_phdr`, which must not be called before the program's constructors. */
 #define _GNU_SOURCE
 #include <link.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@ int main(void) {
 static int result = -1;
 
 __attribute__((constructor)) static void begin(void) {
-    /* The program's entry is at the end of its code or at the beginning, and `room` in the middle. */
+    /* The program's entry is at the beginning or the end of its code, and `room` in the middle. */
     const ElfW(Phdr) *all = (const ElfW(Phdr) *)getauxval(AT_PHDR);
     size_t base = (size_t)all - all[0].p_vaddr, page = getauxval(AT_PAGESZ);
     for (size_t i = 0; i < getauxval(AT_PHNUM); i++)

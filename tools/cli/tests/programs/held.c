@@ -1,8 +1,8 @@
-/* A function that keeps the number of its calls in a register, as liburing 2.3 does. */
+/* A function that keeps the number of its calls in a register, as in liburing 2.3. */
 #include "ring.h"
 
 #ifdef __x86_64__
-/* `count` calls; the last result. Where `number` is none of the three, the kernel answers. */
+/* Makes `count` calls; returns the last result. If `number` is none of the three, the kernel answers. */
 long held(long number, long fd, long submitted, long count);
 __asm__(".p2align 3\n"
         "held:\n"
@@ -26,7 +26,7 @@ __asm__(".p2align 3\n"
         "mov $0,%r9d\n"
         "mov %r15d,%eax\n"
         "syscall\n"
-        /* A system call keeps the flags. */
+        /* A system call preserves the flags. */
         "jnc 2f\n"
         "dec %rbx\n"
         "jne 1b\n"

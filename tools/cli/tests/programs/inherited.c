@@ -1,4 +1,4 @@
-/* A static program that has no path is executed by a descriptor, again and again: no descriptor of this process is left over. */
+/* A static program without a path is executed by a descriptor, repeatedly: no descriptor of this process is leaked. */
 #include "ring.h"
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* A ring ends when it is closed, by an instruction or by a function, and takes the files with it that only it had. Says how many
+/* A ring ends when it is closed, by an instruction or by a function, and releases the files that only it had. Prints how many
  * inotify instances the process has meanwhile, of which a user may have few. */
 #include "ring.h"
 #include <dirent.h>

@@ -1,4 +1,4 @@
-/* Children of vfork, each of which executes a program with a large environment: what they leave in this memory does not grow. */
+/* Children of vfork, each of which executes a program with a large environment: they leak no memory in this process. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <sys/wait.h>
@@ -22,7 +22,7 @@ static void children(int count, char *program) {
     for (volatile int i = 0; i < count; i++) {
         pid_t child = vfork();
         if (child == 0) {
-            /* Fails, and then does not. */
+            /* The first execution fails, the second does not. */
             execve("/nowhere", call, environment);
             execvpe(program, call, environment);
             _exit(1);

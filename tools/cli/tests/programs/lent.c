@@ -24,7 +24,7 @@ static struct io_uring_sqe *on(uint8_t opcode, uint64_t user_data, int fd, const
 
 static void submit(unsigned count) { CHECK(ring_enter(ring.fd, count, 0, 0) == count); }
 
-/* The next completion's result. */
+/* Returns the next completion's result. */
 static int next(void) {
     while (!ring_peek(&ring)) CHECK(ring_enter(ring.fd, 0, 1, IORING_ENTER_GETEVENTS) == 0);
     int result = ring_peek(&ring)->res;
@@ -37,7 +37,7 @@ static void drain(int fd) {
     while (read(fd, rest, sizeof rest) > 0) continue;
 }
 
-/* A pipe that is full: a write to it waits. */
+/* Returns a pipe that is full: a write to it waits. */
 static void full_pipe(int ends[2]) {
     static char rest[1 << 20];
     CHECK(pipe2(ends, O_NONBLOCK) == 0);
@@ -52,7 +52,7 @@ static char *pages(unsigned length) {
     return memory;
 }
 
-/* The same of a connection. */
+/* Returns a connection that is full. */
 static void full_connection(int ends[2]) {
     static char rest[1 << 20];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0 && fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0);
@@ -74,7 +74,7 @@ static void harm(void) {
     struct iovec vectors[2] = {{data, 10}, {data + PAGE, 20}};
     on(IORING_OP_WRITEV, 2, ends[1], vectors, 2)->off = -1;
     submit(1);
-    /* Vectors are the program's again at once. */
+    /* The program may reuse vectors immediately. */
     memset(vectors, 0, sizeof vectors);
     data[PAGE + 19] = 2;
     drain(ends[0]);
@@ -100,7 +100,7 @@ static void harm(void) {
     submit(1);
     CHECK(munmap(data + 4 * PAGE, PAGE) == 0 && write(ends[1], "x", 1) == 1);
     CHECK(next() == -EFAULT);
-    /* One that begins behind another; its data counts from then on. */
+    /* A request that begins after another; its data counts from then on. */
     full_pipe(ends);
     on(IORING_OP_NOP, 6, -1, 0, 0)->flags = IOSQE_IO_LINK;
     on(IORING_OP_WRITE, 7, ends[1], data, 10)->off = -1;
@@ -122,19 +122,19 @@ static void care(void) {
     CHECK(next() == PAGE);
     memset(data, 1, PAGE);
     drain(ends[0]);
-    /* A copy: the first member fills what the second writes. */
+    /* A copy: the first request fills what the second one writes. */
     CHECK(pipe(files) == 0 && write(files[1], "copied", 6) == 6);
     on(IORING_OP_READ, 2, files[0], data, 6)->flags = IOSQE_IO_LINK;
     on(IORING_OP_WRITE, 3, files[1], data, 6)->off = -1;
     submit(2);
     CHECK(next() == 6 && next() == 6);
-    /* The same by a drain, and what is submitted behind it. */
+    /* A copy by a drain, and a request that is submitted after it. */
     on(IORING_OP_READ, 4, files[0], data, 6)->off = -1;
     on(IORING_OP_WRITE, 5, files[1], data, 3)->flags = IOSQE_IO_DRAIN;
     on(IORING_OP_WRITE, 6, files[1], data + 3, 3)->off = -1;
     submit(3);
     CHECK(next() == 6 && next() == 3 && next() == 3);
-    /* What is read may be written by the program before. */
+    /* The program may write memory of a read before it. */
     on(IORING_OP_READ, 7, ends[0], data, PAGE)->off = -1;
     submit(1);
     memset(data, 2, PAGE);
@@ -180,7 +180,7 @@ static void filled(void) {
     CHECK(send(sockets[1], "shot one", 8, 0) == 8 && next() == 8);
     CHECK(send(sockets[1], "shot two", 8, 0) == 8 && next() == 8);
     CHECK(send(sockets[1], "", 0, 0) == 0 && next() == 0);
-    /* In front of the data, a multishot message's buffers have a header and room for an address. */
+    /* Before the data, a multishot message's buffers have a header and room for an address. */
     struct msghdr shape = {.msg_namelen = 4};
     struct io_uring_sqe *messages = on(IORING_OP_RECVMSG, 6, sockets[0], &shape, 1);
     messages->flags = IOSQE_BUFFER_SELECT, messages->buf_group = 6, messages->ioprio = 2;

@@ -1,5 +1,5 @@
-/* Processes that are made, and programs that are executed, while the engine lifts a limit for a moment: they have the limits that the
- * program has set. */
+/* Children that are created, and programs that are executed, while the engine temporarily lifts a limit: they have the limits that
+ * the program has set. */
 #include "ring.h"
 #include <pthread.h>
 #include <sched.h>
@@ -24,7 +24,7 @@ static int child(void *unused) {
     _exit(is_low() ? 7 : 8);
 }
 
-/* A file in a slot is a descriptor of the engine's. */
+/* A file in a slot is a descriptor of the engine. */
 static void *fills_a_slot(void *unused) {
     (void)unused;
     int file = 0;
@@ -34,7 +34,7 @@ static void *fills_a_slot(void *unused) {
     return 0;
 }
 
-/* The file of a ring is longer than the program's may be. */
+/* The file of a ring is longer than the program's files may be. */
 static void *makes_rings(void *unused) {
     (void)unused;
     while (!__atomic_load_n(&stops, __ATOMIC_RELAXED)) {

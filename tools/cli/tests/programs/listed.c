@@ -1,5 +1,5 @@
-/* What a program does in a sandbox that allows what it does itself, and what docs/system-calls.md lists: nothing, a ring's work for
- * itself, a child's, another program. */
+/* What a program does in a sandbox that permits its own calls, and those that docs/system-calls.md lists: nothing, work on a ring,
+ * work in a child, or another program. */
 #include "ring.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -21,7 +21,7 @@ static void wait_for(unsigned count) {
     }
 }
 
-/* From here on only these calls are allowed, by their numbers in a list; others end the process. */
+/* From here on only the calls in a list are permitted, by their numbers; others end the process. */
 static void confine(const char *list) {
     static struct sock_filter code[512];
     unsigned short length = 0;
@@ -47,7 +47,7 @@ static void *writes(void *unused) {
     return unused;
 }
 
-/* A completion that is there at once, one that time brings, and one that another thread does while nobody is inside. */
+/* A completion during submission, one at a timeout, and one by another thread while no thread is in a call. */
 static void use_ring(void) {
     struct timespec soon = {.tv_nsec = 1000000};
     pthread_t thread;
@@ -78,7 +78,7 @@ static void use_ring(void) {
 int main(int count, char **arguments) {
     const char *what = count > 1 ? arguments[1] : "start", *list = getenv("LISTED");
     if (!strcmp(what, "outside")) {
-        /* The start of a program is to come by the list, too. */
+        /* The start of a program must work with the list, too. */
         char *again[] = {arguments[0], arguments[2], 0};
         unsetenv("LISTED");
         if (getenv("INSIDE"))

@@ -1,4 +1,4 @@
-/* SIGSYS, SIGSEGV and SIGBUS blocked in ways that do not go by sigprocmask, sent while they are blocked, and waited for. */
+/* SIGSYS, SIGSEGV and SIGBUS are blocked in ways other than sigprocmask, sent while blocked, and waited for. */
 #include "ring.h"
 #include <pthread.h>
 #include <sched.h>
@@ -11,7 +11,7 @@
 static struct ring ring;
 static volatile int handled;
 
-/* A request, submitted and waited for, through interruptions; its result. */
+/* Submits a request and waits for it, despite interruptions; returns its result. */
 static int ring_do(struct ring *ring, struct io_uring_sqe request) {
     struct io_uring_sqe *entry = ring_entry(ring, request.opcode, 0);
     *entry = request;
@@ -48,7 +48,7 @@ static void mask_all(int how) {
     CHECK(sigprocmask(how, &all, 0) == 0);
 }
 
-/* Raised with all blocked: it comes when it is unblocked, once. */
+/* Raises a signal with all blocked: it arrives when it is unblocked, once. */
 static void raised(int number) {
     CHECK(signal(number, count) == SIG_DFL);
     handled = 0;
@@ -60,7 +60,7 @@ static void raised(int number) {
     CHECK(signal(number, SIG_DFL) == count);
 }
 
-/* A request that points nowhere fails, whatever is blocked. */
+/* A request with an invalid address fails, whatever is blocked. */
 static void points_nowhere(void) {
     struct io_uring_sqe open = {.opcode = IORING_OP_OPENAT, .fd = -100, .addr = 16};
     mask_all(SIG_BLOCK);
@@ -69,7 +69,7 @@ static void points_nowhere(void) {
     mask_all(SIG_UNBLOCK);
 }
 
-/* Raised and waited for; with a NOP in between. */
+/* Raises a signal and waits for it, with a NOP in between. */
 static void waited_for(int number) {
     sigset_t one, none;
     int taken = 0;
@@ -104,7 +104,7 @@ static void *waits(void *unused) {
     return (void *)(long)ring_nop(&ring, 2);
 }
 
-/* A thread takes the process's signals, as in many a server. */
+/* A thread takes the process's signals, as in many servers. */
 static void a_thread_waits(void) {
     pthread_t thread;
     void *result = (void *)1;
@@ -134,10 +134,10 @@ static void *waits_and_calls(void *unused) {
     return 0;
 }
 
-/* By sleeping: on a busy machine, a thread that yields comes behind all others. */
+/* Sleeps, because on a busy machine a thread that yields runs after all others. */
 static void lets_others_run(void) { usleep(20); }
 
-/* One that has waited calls at once: nothing that ends its wait comes as late as that. */
+/* A thread that has waited makes a call immediately: nothing that ends its wait comes later. */
 static void a_thread_waits_and_calls(void) {
     pthread_t thread;
     mask_all(SIG_BLOCK);
@@ -176,7 +176,7 @@ static __attribute__((unused)) void *has_it_unblocked(void *none) {
     return none;
 }
 
-/* A thread begins with what its creator has blocked, and what is sent may find it before it has done anything. */
+/* A thread begins with its creator's mask, and a signal may arrive before it has done anything. */
 static void threads_inherit(void) {
     pthread_t thread;
     thrd_t other;
@@ -211,7 +211,7 @@ static void threads_inherit(void) {
     printf("threads begin with what is blocked\n");
 }
 
-/* Whether a thread of this process sleeps in a call. */
+/* True if a thread of this process sleeps in a call. */
 static int sleeps_in(pid_t thread, long number) {
     char path[64], text[64] = "";
     snprintf(path, sizeof path, "/proc/self/task/%d/syscall", thread);
@@ -243,7 +243,7 @@ static void *waits_once(void *one) {
 #ifdef __GLIBC__
     CHECK(sigwaitinfo(one, 0) == -1 && errno == EINTR);
 #else
-    /* musl's goes on behind a handler. */
+    /* musl's function continues after a handler. */
     CHECK(syscall(SYS_rt_sigtimedwait, one, 0, 0, 8) == -1 && errno == EINTR);
 #endif
     return one;
@@ -256,7 +256,7 @@ static void *waits_twice(void *one) {
     return one;
 }
 
-/* Until something has happened; it does, unless a wait was forgotten. */
+/* Waits until a count is reached; it is, unless a wait was lost. */
 static void until(volatile int *count, int wanted) {
     time_t begin = time(0);
     while (*count < wanted) {
@@ -273,7 +273,7 @@ static void until_it_waits(void) {
     }
 }
 
-/* A handler that begins at any moment of a wait, in which the signal comes that is waited for. */
+/* A handler begins at any point of a wait, and the signal that is waited for arrives in it. */
 static void handlers_interrupt_a_wait(void) {
     pthread_t thread, other;
     sigset_t one;
@@ -296,7 +296,7 @@ static void handlers_interrupt_a_wait(void) {
     ends = 1;
     CHECK(kill(getpid(), SIGSYS) == 0 && pthread_join(thread, 0) == 0);
     printf("what comes in a handler ends the wait\n");
-    /* The wait of another thread, which began meanwhile, goes on when the interrupted one ends. */
+    /* The wait of another thread, which began meanwhile, continues when the interrupted one ends. */
     taken_count = 0;
     CHECK(pthread_create(&thread, 0, waits_once, &one) == 0);
     until_it_waits();
@@ -330,7 +330,7 @@ static void *waits_for_one(void *argument) {
     sigemptyset(&one);
     sigaddset(&one, waiter->awaited);
     waiter->thread = gettid();
-    /* The kernel, too, ends the waits of others where a thread that waited ends. */
+    /* The kernel, too, ends the waits of others when a thread that waited ends. */
     int taken;
     do
         taken = sigtimedwait(&one, &information, waiter->time);
@@ -339,8 +339,8 @@ static void *waits_for_one(void *argument) {
     return 0;
 }
 
-/* Starts threads that wait for these signals, and sends them one after the other: who waits for one takes it, however many
- * wait. */
+/* Starts threads that wait for these signals, and sends them one after the other: a thread that waits for a signal takes
+ * it, however many wait. */
 static void threads_wait_for(const int *awaited, struct timespec *time) {
     pthread_t threads[3];
     mask_all(SIG_BLOCK);
@@ -368,7 +368,7 @@ static void threads_wait_for(const int *awaited, struct timespec *time) {
     mask_all(SIG_UNBLOCK);
 }
 
-/* An ordinary signal for which a thread waits, interrupted by a handler; and a time that ends. */
+/* Waits for an ordinary signal, with an interruption by a handler, and with a timeout. */
 static void waits_as_ever(void) {
     sigset_t both, one;
     int taken = 0;
@@ -385,9 +385,9 @@ static void waits_as_ever(void) {
     CHECK(sigtimedwait(&both, 0, &none) == -1 && errno == EINVAL);
     CHECK(raise(SIGUSR2) == 0 && sigwait(&both, &taken) == 0 && taken == SIGUSR2);
 #ifdef __GLIBC__
-    /* musl's function waits on. */
+    /* musl's function continues to wait. */
     CHECK(signal(SIGALRM, count) == SIG_DFL);
-    /* Again and again: on a slow machine the first comes before the wait. */
+    /* Repeatedly: on a slow machine the first signal comes before the wait. */
     struct itimerval soon = {{.tv_usec = 20000}, {.tv_usec = 20000}}, none_at_all = {{0}, {0}};
     handled = 0;
     CHECK(setitimer(ITIMER_REAL, &soon, 0) == 0);
@@ -427,7 +427,7 @@ static void sleeps(void) {
     CHECK(signal(SIGSYS, SIG_DFL) == count);
 }
 
-/* Raised in a handler that has all blocked, in a thread that never changed its mask: it comes behind the handler. */
+/* Raises a signal in a handler that blocks all, in a thread that never changed its mask: it arrives after the handler. */
 static void raises(int signal) {
     (void)signal;
     CHECK(raise(SIGSYS) == 0);
@@ -453,7 +453,7 @@ static void in_a_handler(void) {
     CHECK(signal(SIGSYS, SIG_DFL) == count);
 }
 
-/* A child that neither inherits what is pending nor loses what is blocked. */
+/* A child does not inherit pending signals, and keeps the mask. */
 static void forks(void) {
     mask_all(SIG_BLOCK);
     CHECK(raise(SIGSYS) == 0);
@@ -464,7 +464,7 @@ static void forks(void) {
     int status, taken;
     CHECK(waitpid(child, &status, 0) == child);
     printf("in a child: %d, here: %d\n", WEXITSTATUS(status), pending(SIGSYS));
-    /* A child in this memory blocks it, too. */
+    /* A child that shares this memory blocks the signal, too. */
     child = vfork();
     if (child == 0) {
         sigset_t all;

@@ -1,4 +1,4 @@
-/* Two children, the first of which may begin a PID namespace: while it lives, the second can be made. */
+/* Two children, the first of which may begin a PID namespace: while it lives, the second can be created. */
 #include <signal.h>
 #include <stdio.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-/* NOPs through a ring, in both ways to map it; bad calls; errno stays as it was. */
+/* NOPs through a ring, with both ways to map it; invalid calls; errno is preserved. */
 #include "ring.h"
 
 static void nops(int split) {

@@ -1,4 +1,4 @@
-/* A ring call whose number comes from memory: the bytes of the store look like a call site, and are none. */
+/* A ring call whose number comes from memory: the bytes of the store look like a call site, but are not. */
 #include "ring.h"
 
 int main(void) {

@@ -1,7 +1,7 @@
-/* A ring in the program's own pages, which it takes away while the ring lives. */
+/* A ring in the program's own pages, which it unmaps while the ring lives. */
 #include "ring.h"
 
-/* Later than the headers of Debian 12. */
+/* Newer than the headers of Debian 12. */
 #define SETUP_NO_MMAP (1u << 14)
 
 static char *page(void) {

@@ -1,5 +1,5 @@
-/* Programs with a bug that shows on bad days only, one for each argument; -DFIXED repairs them all. What a program finds
- * wrong is its exit status: 1 for lost or wrong data, 2 for an error that it does not expect. */
+/* Programs with a bug that shows only rarely, one per argument; -DFIXED repairs them all. The exit status names the
+ * failure: 1 for lost or wrong data, 2 for an unexpected error. */
 #include "ring.h"
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -23,7 +23,7 @@ enum { IS_FIXED = 0 };
 enum { ROUNDS = 32, BLOCK = 4096 };
 
 static struct ring ring;
-/* Submitted, and not yet consumed. */
+/* SQEs that were submitted and are not consumed yet. */
 static unsigned pending;
 
 static void fail(int status, const char *what, long number) {
@@ -40,7 +40,7 @@ static struct io_uring_sqe *on(uint8_t opcode, uint64_t user_data, int fd, const
     return entry;
 }
 
-/* Submits all, and waits for a completion if there is none; right whatever `enter` answers. */
+/* Submits all, and waits for a completion if there is none; correct for any result of `enter`. */
 static void enter_well(unsigned wait) {
     do {
         unsigned flags = wait || *SQ(&ring, flags) & IORING_SQ_CQ_OVERFLOW ? IORING_ENTER_GETEVENTS : 0;
@@ -49,7 +49,7 @@ static void enter_well(unsigned wait) {
             pending -= entered;
         else if (entered != -EINTR && entered != -EAGAIN && entered != -EBUSY)
             fail(2, "enter", entered);
-        /* Completions are to be reaped first. */
+        /* Completions must be reaped first. */
         else if (ring_peek(&ring))
             return;
     } while (pending || (wait && !ring_peek(&ring)));
@@ -70,7 +70,7 @@ static struct completion take(void) {
     return completion;
 }
 
-/* May the request be tried again? */
+/* True if the request may be repeated. */
 static int again(int result) { return result == -EINTR || result == -EAGAIN; }
 
 static void sockets(int ends[2], int type) { CHECK(socketpair(AF_UNIX, type, 0, ends) == 0); }
@@ -104,8 +104,8 @@ static int file_of(unsigned length) {
     return fd;
 }
 
-/* What the kernel says of a thread: the number and arguments of the system call that it sleeps in, or a word; nothing of one that
- * has ended. */
+/* The kernel's information about a thread: the number and arguments of the system call in which it sleeps, or a word; empty if
+ * the thread has ended. */
 static void look_at(pid_t thread, char told[256]) {
     char path[64];
     snprintf(path, sizeof path, "/proc/self/task/%d/syscall", thread);
@@ -119,11 +119,11 @@ static void look_at(pid_t thread, char told[256]) {
 static int is_asleep(pid_t thread) {
     char told[256];
     look_at(thread, told);
-    /* Neither on its way, nor waiting for memory. */
+    /* Neither runnable, nor waiting for memory. */
     return told[0] >= '0' && told[0] <= '9';
 }
 
-/* Does it sleep for a certain time, as who is held up by a fault does? */
+/* True if the thread sleeps for a certain time, as a fault makes it. */
 static int is_held_up(pid_t thread) {
     char told[256];
     long number, operation, timeout;
@@ -132,7 +132,7 @@ static int is_held_up(pid_t thread) {
            operation == (FUTEX_WAIT | FUTEX_PRIVATE_FLAG) && timeout;
 }
 
-/* A read that brings less is taken for whole. */
+/* Bug: a short read is taken for a whole one. */
 static void short_read(void) {
     int fd = file_of(BLOCK);
     for (int round = 0; round < ROUNDS; round++) {
@@ -153,7 +153,7 @@ static void short_read(void) {
     }
 }
 
-/* A write that takes less is taken for whole. */
+/* Bug: a short write is taken for a whole one. */
 static void short_write(void) {
     int fd = file_of(0);
     static char text[BLOCK], back[BLOCK];
@@ -173,7 +173,7 @@ static void short_write(void) {
     }
 }
 
-/* A wait that returns is taken for a completion. It waits for a poll, and nobody writes until the wait has begun to sleep. */
+/* Bug: a wait that returns is taken for a completion. It waits for a poll, and nothing is written until the wait sleeps. */
 static pid_t waiting;
 static int written, waits;
 
@@ -210,7 +210,7 @@ static void enter_interrupted(void) {
     CHECK(pthread_join(thread, 0) == 0);
 }
 
-/* A receive that must not wait, and would have to, is taken for a broken connection. */
+/* Bug: EAGAIN of a receive that must not wait is taken for a broken connection. */
 static void would_wait(void) {
     int ends[2];
     sockets(ends, SOCK_STREAM);
@@ -242,7 +242,7 @@ static void provide(int id, int count) {
     CHECK(completion.user_data == 1000 && completion.res >= 0);
 }
 
-/* Messages of one byte by a multishot receive. `ends_well`: is it armed again when it has ended so? */
+/* Receives messages of one byte by a multishot receive. `ends_well`: whether it is armed again after it has ended. */
 static void receive_shots(int (*ends_well)(int result)) {
     int ends[2];
     sockets(ends, SOCK_SEQPACKET);
@@ -270,7 +270,7 @@ static void receive_shots(int (*ends_well)(int result)) {
             if (buffers[id][0] != "abcdefgh"[round % 8])
                 fail(1, "wrong message in round", round);
             got = 1;
-            /* A receive that goes on has its own completions; the buffer's comes among them. */
+            /* A multishot receive has its own completions; that of the buffer comes among them. */
             struct io_uring_sqe *entry = on(IORING_OP_PROVIDE_BUFFERS, 1000, 1, buffers[id], sizeof buffers[0]);
             entry->off = id;
             entry->buf_group = 7;
@@ -283,13 +283,13 @@ static void receive_shots(int (*ends_well)(int result)) {
 static int after_no_buffers(int result) { return result > 0 || (IS_FIXED && result == -ENOBUFS); }
 static int after_any_end(int result) { return (IS_FIXED && result > 0) || result == -ENOBUFS; }
 
-/* A group that is empty for a moment is taken for the connection's end. */
+/* Bug: a group that is temporarily empty is taken for the connection's end. */
 static void no_buffers(void) { receive_shots(after_no_buffers); }
 
-/* A multishot receive that ends with a message is not armed again. */
+/* Bug: a multishot receive that ends with a message is not armed again. */
 static void receive_ends(void) { receive_shots(after_any_end); }
 
-/* A multishot poll that ends is not armed again. */
+/* Bug: a multishot poll that ends is not armed again. */
 static void poll_ends(void) {
     int ends[2];
     sockets(ends, SOCK_STREAM);
@@ -306,17 +306,17 @@ static void poll_ends(void) {
         struct completion completion = take();
         if (completion.res < 0 && !again(completion.res))
             fail(2, "poll", completion.res);
-        /* It may tell of a byte that is read already. */
+        /* It may report a byte that was read already. */
         while (recv(ends[0], &byte, 1, MSG_DONTWAIT) == 1) {
         }
-        /* Nothing tells of the next byte: a program waits for ever, and this one says so. */
+        /* Nothing reports the next byte: a program would wait for ever, and this one fails. */
         if (!IS_FIXED && !(completion.flags & IORING_CQE_F_MORE))
             fail(1, "the poll has ended in round", round);
         is_armed = !!(completion.flags & IORING_CQE_F_MORE);
     }
 }
 
-/* A completion is looked at when its place has been given back. */
+/* Bug: a completion is read after its place has been given back. */
 static void completion_late(void) {
     for (int round = 0; round < ROUNDS; round++) {
         on(IORING_OP_NOP, 2 * round, -1, 0, 0);
@@ -334,7 +334,7 @@ static void completion_late(void) {
     }
 }
 
-/* A request is looked at when it has been consumed. */
+/* Bug: a request is read after it has been consumed. */
 static void request_late(void) {
     for (int round = 0; round < ROUNDS; round++) {
         struct io_uring_sqe *entry = on(IORING_OP_NOP, round, -1, 0, 0);
@@ -346,8 +346,8 @@ static void request_late(void) {
     }
 }
 
-/* Completions are taken for those of the requests in the order of submission. Each pipe holds more than the one
- * before. A pipe that holds data is read at submission, however slow the machine is; a file may be read later. */
+/* Bug: completions are taken for those of the requests in the order of submission. Each pipe has more bytes than the
+ * one before. A pipe with data is read at submission, however slow the machine is; a file may be read later. */
 static void order(void) {
     enum { PIPES = 8, STEP = 8 };
     static char text[PIPES][PIPES * STEP];
@@ -370,7 +370,7 @@ static void order(void) {
             }
             if (got < 0)
                 fail(2, "read", got);
-            /* The rest, by a call. */
+            /* Reads the rest by a call. */
             if (got < length)
                 got += read(ends[read_from][0], text[read_from] + got, length - got);
             int number = IS_FIXED ? read_from : done;
@@ -382,7 +382,7 @@ static void order(void) {
     }
 }
 
-/* The memory of a zero-copy send is used again before its notification. */
+/* Bug: the memory of a zero-copy send is reused before its notification. */
 static void zero_copy(void) {
     int ends[2];
     connection(ends);
@@ -410,13 +410,13 @@ static void zero_copy(void) {
             if (completion.res <= 0 && !again(completion.res))
                 fail(2, "send", completion.res);
             sent += completion.res > 0 ? completion.res : 0;
-            /* What one send has given back, another has not taken yet: the rest waits for that. */
+            /* The place may still be in use by an earlier send: the rest waits for its notification. */
             while (sent < 16 && is_busy[place])
                 is_busy[take().user_data] = 0;
         }
         char back[16];
         CHECK(recv(ends[0], back, 16, MSG_WAITALL) == 16);
-        /* What completes later is taken to complete behind the notification. */
+        /* A request that completes later is expected to complete after the notification. */
         if (!IS_FIXED && is_busy[place]) {
             on(IORING_OP_NOP, 2, -1, 0, 0);
             for (unsigned done; (done = take().user_data) != 2;)
@@ -425,7 +425,7 @@ static void zero_copy(void) {
     }
 }
 
-/* Completions that are kept as overflow are not asked for. */
+/* Bug: completions in the overflow list are not fetched. */
 static void overflow(void) {
     for (int round = 0; round < ROUNDS; round++) {
         for (int one = 0; one < 4; one++)
@@ -437,14 +437,14 @@ static void overflow(void) {
                 ring_seen(&ring);
                 got++;
             }
-            /* A program that polls its ring alone waits for ever for what is kept; this one says so. */
+            /* A program that only polls its ring waits for ever for the overflow list; this one fails. */
             if (!IS_FIXED && !ring_peek(&ring) && *(volatile unsigned *)SQ(&ring, flags) & IORING_SQ_CQ_OVERFLOW)
                 fail(1, "completions are missing:", 4 - got);
         }
     }
 }
 
-/* Whoever has cancelled a request believes that it is over. */
+/* Bug: a request that was cancelled is taken to be over. */
 static void believes_cancel(void) {
     int ends[2];
     sockets(ends, SOCK_STREAM);
@@ -465,7 +465,7 @@ static void believes_cancel(void) {
     }
 }
 
-/* Who reads and writes by a chain takes the write for done, whatever became of the read. */
+/* Bug: in a chain of read and write, the write is taken to be done whatever the result of the read. */
 static void broken_chain(void) {
     int from = file_of(BLOCK), to = file_of(0);
     for (int round = 0; round < ROUNDS; round++) {
@@ -491,13 +491,13 @@ static void broken_chain(void) {
         fail(1, "the copy is not whole", 0);
 }
 
-/* Who opens a lock and writes by a chain submits the rest of the chain without looking at what was submitted of it. */
+/* Bug: in a chain of open and write, the rest of the chain is submitted without a check of how many requests were submitted. */
 static void torn_chain(void) {
     char path[] = "/tmp/planted-XXXXXX";
     int to = file_of(0), lock = mkstemp(path);
     CHECK(lock >= 0);
     for (int round = 0; round < ROUNDS; round++) {
-        /* The lock is there: nobody gets it. */
+        /* The lock exists: the open must fail. */
         struct io_uring_sqe *entry = on(IORING_OP_OPENAT, 1, AT_FDCWD, path, 0600);
         entry->open_flags = O_CREAT | O_EXCL | O_RDWR;
         entry->flags = IOSQE_IO_LINK;
@@ -506,7 +506,7 @@ static void torn_chain(void) {
             long entered = ring_enter(ring.fd, pending, 0, 0);
             if (entered > 0)
                 pending -= entered;
-            /* The write has not been taken yet, and would be done whether the lock is there or not. */
+            /* The write has not been taken yet, and would be done whether the lock exists or not. */
             if (IS_FIXED && pending == 1)
                 entry->opcode = IORING_OP_NOP;
         }
@@ -519,7 +519,7 @@ static void torn_chain(void) {
         fail(1, "written without the lock", byte);
 }
 
-/* A wait on a polled ring that returns is taken for a completion. Ends with 77 where no polled ring reads here. */
+/* Bug: a wait on a polled ring that returns is taken for a completion. Ends with 77 if no polled ring can read here. */
 static void polled_wait(void) {
     char path[] = "/var/tmp/planted-XXXXXX";
     static char text[BLOCK] __attribute__((aligned(BLOCK)));
@@ -545,7 +545,7 @@ static void polled_wait(void) {
     }
 }
 
-/* A thread that enters the ring once in each round, as another thread tells it to, and where it is in that. */
+/* A thread that enters the ring once per round, when another thread tells it to, and its progress. */
 enum { ROUNDS_WITH_ANOTHER = ROUNDS / 2 };
 static struct {
     void (*enter)(int round);
@@ -564,8 +564,8 @@ static void *submitting_thread(void *unused) {
     return unused;
 }
 
-/* Waits until the submitter is through with a round, or held up in it: then nothing but a fault lets another thread come
- * between. Is it held up? */
+/* Waits until the submitter has finished a round, or is delayed in it: then only a fault lets another thread run in
+ * between. Returns true if it is delayed. */
 static int comes_between(int round) {
     while (__atomic_load_n(&submitter.done, __ATOMIC_ACQUIRE) <= round) {
         if (__atomic_load_n(&submitter.enters, __ATOMIC_ACQUIRE) > round && is_held_up(submitter.number))
@@ -577,7 +577,7 @@ static int comes_between(int round) {
 
 static void submitter_enters(int round) { __atomic_store_n(&submitter.enters, round + 1, __ATOMIC_RELEASE); }
 
-/* `meanwhile` is done by this thread while the submitter is in its round. */
+/* This thread calls `meanwhile` while the submitter is in its round. */
 static void with_submitter(void (*enter)(int round), void (*meanwhile)(int round)) {
     pthread_t thread;
     submitter.enter = enter;
@@ -591,7 +591,7 @@ static void with_submitter(void (*enter)(int round), void (*meanwhile)(int round
     CHECK(pthread_join(thread, 0) == 0);
 }
 
-/* A file is changed as soon as its read is about to be submitted: it is taken to be read by then. */
+/* Bug: a file is changed as soon as its read is submitted, as if it were read by then. */
 static int changing, is_read[ROUNDS];
 
 static void read_and_tell(int round) {
@@ -614,7 +614,7 @@ static void change_file(int round) {
     int is_early = comes_between(round);
     char text = 'B' + round;
     CHECK(pwrite(changing, &text, 1, 0) == 1);
-    /* What is held up does not read what was there any more. */
+    /* A read that is delayed does not read the old contents any more. */
     if (is_early && !ring_peek(&ring) && !__atomic_load_n(&is_read[round], __ATOMIC_ACQUIRE))
         fail(1, "the file was changed before it was read in round", round);
 }
@@ -625,7 +625,7 @@ static void read_too_late(void) {
     with_submitter(read_and_tell, change_file);
 }
 
-/* What a request is about is noted when it has been submitted: too late for a thread that takes completions. */
+/* Bug: a request is recorded after its submission: too late for a thread that reaps completions. */
 static int noted[ROUNDS];
 
 static void submit_and_note(int round) {
@@ -649,7 +649,7 @@ static void take_noted(int round) {
 
 static void noted_late(void) { with_submitter(submit_and_note, take_noted); }
 
-/* Where there is a completion, its eventfd is taken to tell of it. */
+/* Bug: a completion is taken to be reported by its eventfd. */
 static int told_by;
 
 static void submit_one(int round) {
@@ -677,11 +677,11 @@ static void eventfd_late(void) {
     with_submitter(submit_one, hear_of_one);
 }
 
-/* The buffers of a bundle are taken to be full, each of them. */
+/* Bug: each buffer of a bundle is taken to be full. */
 static void bundle(void) {
     enum { COUNT = 8, LENGTH = 16 };
     static char memory[COUNT][LENGTH], wanted[ROUNDS * LENGTH], got[ROUNDS * LENGTH];
-    /* Pages are as long at most. */
+    /* Pages are at most this long. */
     static struct io_uring_buf group[COUNT] __attribute__((aligned(65536)));
     struct io_uring_buf_reg registration = {.ring_addr = (uint64_t)group, .ring_entries = COUNT, .bgid = 7};
     CHECK(syscall(SYS_io_uring_register, ring.fd, IORING_REGISTER_PBUF_RING, &registration, 1) == 0);
@@ -724,7 +724,7 @@ static void bundle(void) {
         fail(1, "what was received is not what was sent", 0);
 }
 
-/* Whether a file could be opened is not looked at. */
+/* Bug: the result of an open is not checked. */
 static void open_fails(void) {
     char path[] = "/tmp/planted-XXXXXX", text[ROUNDS];
     int all = mkstemp(path);
@@ -749,7 +749,7 @@ static void open_fails(void) {
             fail(1, "nothing is written of round", round);
 }
 
-/* A read that fails is taken for the end of the file. */
+/* Bug: a read that fails is taken for the end of the file. */
 static void read_fails(void) {
     enum { PART = BLOCK / ROUNDS };
     int fd = file_of(BLOCK), done = 0;
@@ -763,7 +763,7 @@ static void read_fails(void) {
         fail(1, "what is read ends at", done);
 }
 
-/* Whether a write had room is not looked at. */
+/* Bug: the result of a write is not checked. */
 static void write_fails(void) {
     int fd = file_of(0), result;
     char text[ROUNDS];
@@ -778,7 +778,7 @@ static void write_fails(void) {
             fail(1, "nothing is written of round", round);
 }
 
-/* Whether a connection came about is not looked at. */
+/* Bug: the result of a connect is not checked. */
 static void connect_fails(void) {
     struct sockaddr_in address;
     int listener = listener_at(&address), accepted = 0, result;
@@ -796,7 +796,7 @@ static void connect_fails(void) {
         fail(1, "connections are missing:", ROUNDS - accepted);
 }
 
-/* A connection that has ended before it is accepted ends the listener. */
+/* Bug: a connection that has ended before it is accepted ends the listener. */
 static void accept_fails(void) {
     struct sockaddr_in address;
     int listener = listener_at(&address), accepted = 0, result = 0;

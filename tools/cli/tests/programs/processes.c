@@ -1,4 +1,4 @@
-/* Rings across fork, and in programs that this one starts, with and without an environment. */
+/* Rings after fork, and in programs that this one starts, with and without an environment. */
 #include "ring.h"
 #include <spawn.h>
 #include <sys/wait.h>

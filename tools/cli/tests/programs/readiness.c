@@ -1,5 +1,5 @@
-/* A ring's descriptor in poll, ppoll, select, pselect and epoll: readable exactly while completions
- * wait, whoever asks and however often. */
+/* A ring's descriptor in poll, ppoll, select, pselect and epoll: it is readable exactly while
+ * completions wait, for any caller and any number of calls. */
 #include "ring.h"
 #include <fcntl.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-/* A ring that would be handed over in a message. No socket carries one, and what comes before is sent. */
+/* A ring would be passed in a message. No socket passes it, but earlier messages are sent. */
 #include "ring.h"
 #include <sys/socket.h>
 

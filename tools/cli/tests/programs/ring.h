@@ -31,7 +31,7 @@
         }                                                                                              \
     } while (0)
 
-/* All return a negative errno, as the kernel does. */
+/* These functions return a negative errno, as the kernel does. */
 static inline __attribute__((always_inline)) long ring_call(long number, long a, long b, long c, long d, long e,
                                                             long f) {
 #ifdef BY_LIBC
@@ -74,7 +74,7 @@ struct ring {
 #define SQ(ring, field) ((unsigned *)((ring)->submissions + (ring)->params.sq_off.field))
 #define CQ(ring, field) ((unsigned *)((ring)->completions + (ring)->params.cq_off.field))
 
-/* `split`: maps the completion ring by itself, as programs did before IORING_FEAT_SINGLE_MMAP. */
+/* `split`: maps the CQ separately, as programs did before IORING_FEAT_SINGLE_MMAP. */
 static inline int ring_open_with(struct ring *ring, unsigned entries, int split, unsigned setup_flags) {
     memset(ring, 0, sizeof *ring);
     ring->params.flags = setup_flags | SETUP_FLAGS;
@@ -98,7 +98,7 @@ static inline int ring_open(struct ring *ring, unsigned entries, int split) {
     return ring_open_with(ring, entries, split, 0);
 }
 
-/* A cleared entry, put at the ring's tail. */
+/* Returns a cleared entry, put at the ring's tail. */
 static inline struct io_uring_sqe *ring_entry(struct ring *ring, uint8_t opcode, uint64_t user_data) {
     unsigned tail = *SQ(ring, tail), index = tail & *SQ(ring, ring_mask);
     SQ(ring, array)[index] = index;
@@ -109,7 +109,7 @@ static inline struct io_uring_sqe *ring_entry(struct ring *ring, uint8_t opcode,
     return entry;
 }
 
-/* The oldest completion, if there is one; `ring_seen` gives its place back. */
+/* Returns the oldest completion, if there is one; `ring_seen` gives its place back. */
 static inline struct io_uring_cqe *ring_peek(struct ring *ring) {
     unsigned head = *CQ(ring, head);
     if (head == __atomic_load_n(CQ(ring, tail), __ATOMIC_ACQUIRE))
@@ -122,7 +122,7 @@ static inline void ring_seen(struct ring *ring) {
     __atomic_store_n(CQ(ring, head), *CQ(ring, head) + 1, __ATOMIC_RELEASE);
 }
 
-/* One NOP, submitted and waited for; its result. */
+/* Submits a NOP and waits for it; returns its result. */
 static inline int ring_nop(struct ring *ring, uint64_t user_data) {
     ring_entry(ring, IORING_OP_NOP, user_data);
     long entered = ring_enter(ring->fd, 1, 1, IORING_ENTER_GETEVENTS);

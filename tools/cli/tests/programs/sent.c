@@ -28,7 +28,7 @@ static int is_handled_soon(int count) {
     return handled == count;
 }
 
-/* Reads that a thread each has to wait for. */
+/* Reads, each of which a thread waits for. */
 static void begin_work(void) {
     static char bytes[8];
     for (int i = 0; i < 3; i++) {
@@ -90,6 +90,6 @@ int main(int count_arguments, char **arguments) {
     begin_work();
     pthread_t thread;
     CHECK(pthread_create(&thread, 0, goes_on, 0) == 0);
-    /* Then the kernel gives the signal to any of the other threads. */
+    /* Then the kernel may give the signal to any other thread. */
     pthread_exit(0);
 }

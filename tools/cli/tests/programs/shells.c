@@ -1,4 +1,4 @@
-/* Lets shells, which inherit no environment, run a command: by `system` and by `popen`. */
+/* Runs a command by shells, which inherit no environment: by `system` and by `popen`. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@ static void finish(const char *what, int status) {
     fflush(stdout);
 }
 
-/* As long as the kernel takes one argument to be, with what no shell needs. */
+/* An argument of the maximum length, with words that no shell needs. */
 static void longest(const char *command) {
     size_t length = 128 << 10;
     char *longest = malloc(length);

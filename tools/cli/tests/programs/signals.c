@@ -1,5 +1,5 @@
-/* Signals and rings: handlers interrupt waits, enter the ring, jump away; SIGSYS and SIGSEGV stay the
- * program's as far as it can tell. */
+/* Signals and rings: handlers interrupt waits, enter the ring, and jump out; SIGSYS and SIGSEGV
+ * remain the program's, as far as it can tell. */
 #include "ring.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -52,7 +52,7 @@ static void set(int signal, void (*handler)(int), int flags) {
     CHECK(sigaction(signal, &action, 0) == 0);
 }
 
-/* From now on again and again: on a slow machine the first comes before the wait that it is to interrupt. */
+/* Repeats from now on: on a slow machine the first signal comes before the wait that it is to interrupt. */
 static void alarm_soon(void) {
     struct itimerval soon = {{.tv_usec = 50000}, {.tv_usec = 2000}};
     CHECK(setitimer(ITIMER_REAL, &soon, 0) == 0);
@@ -63,7 +63,7 @@ static void no_alarm(void) {
     CHECK(setitimer(ITIMER_REAL, &none, 0) == 0);
 }
 
-/* Signals that instructions raise, sent by a timer in a wait, whose handlers jump out; others may wait then. */
+/* Signals that instructions raise, sent by a timer during a wait; their handlers jump out, and other threads may wait then. */
 static void sent_in_a_wait(void) {
     int numbers[] = {SIGSEGV, SIGBUS, SIGSYS, SIGFPE, SIGILL, SIGTRAP};
     static volatile int i, jumps;
@@ -95,7 +95,7 @@ static void sent_in_a_wait(void) {
     printf("signals of instructions that were sent in a wait: handled, and jumped out of\n");
 }
 
-/* The same three at any moment of calls that do not wait: a handler must not jump out of the middle of one. */
+/* Sends three of them at any point of calls that do not wait: a handler must not jump out of the middle of a call. */
 static void sent_at_any_moment(void) {
     int numbers[] = {SIGSEGV, SIGBUS, SIGSYS};
     static volatile int i, round;
@@ -129,7 +129,7 @@ static void waits(void) {
     no_alarm();
     printf("a handler interrupts a wait: %ld, handled %d\n", result, handled > 0);
 
-    /* At every moment around the wait: the handler submits what ends it, be it early or late. */
+    /* At any point around the wait: the handler submits the request that ends it, early or late. */
     set(SIGALRM, submit, 0);
     for (int i = 0; i < 300; i++) {
         struct itimerval soon = {.it_value.tv_usec = 1 + i % 100};
@@ -142,7 +142,7 @@ static void waits(void) {
     }
     printf("a handler ends the wait, three hundred times\n");
 
-    /* The same with the signal let through during the wait only. */
+    /* The signal is unblocked during the wait only. */
     set(SIGALRM, enter_again, 0);
     sigset_t blocked, open;
     sigemptyset(&blocked);
@@ -179,9 +179,9 @@ static void waits(void) {
     }
 }
 
-/* Handlers may run on a stack of their own, and a trap does: a small one must do. */
+/* Handlers may run on an alternate stack, and so does a trap: a small one must suffice. */
 static void small_stack(void) {
-    /* Room for one signal frame and little more, as where threads have 8 KiB and vector registers are wide. */
+    /* Room for one signal frame and little more, as in threads with 8 KiB and wide vector registers. */
     size_t tiny = getauxval(AT_MINSIGSTKSZ) + 5120;
     /* Processors with tile registers have frames of some 12 KiB. */
     size_t size = tiny < 16384 ? 16384 : tiny, page = sysconf(_SC_PAGESIZE);
@@ -201,7 +201,7 @@ static void small_stack(void) {
     printf("no parameters with a tiny signal stack: %ld\n", ring_call(SYS_io_uring_setup, 4, 0, 0, 0, 0, 0));
     CHECK(ring_open(&another, 64, 0) == 0);
     printf("a ring with a tiny signal stack: a NOP %d\n", ring_nop(&another, 15));
-    /* A handler on the same stack, which interrupts the wait. */
+    /* A handler on that stack, which interrupts the wait. */
     struct sigaction action = {.sa_sigaction = count, .sa_flags = SA_SIGINFO | SA_ONSTACK};
     CHECK(sigaction(SIGALRM, &action, 0) == 0);
     handled = 0;
@@ -218,7 +218,7 @@ static void small_stack(void) {
 
 #define USED (48 << 10)
 
-/* Needs much of the stack that it runs on, and then a ring. */
+/* Uses much of its stack, and then a ring. */
 static void use_stack(int signal) {
     char used[USED];
     memset(used, signal, sizeof used);
@@ -230,13 +230,13 @@ static void use_stack(int signal) {
 }
 
 #ifdef BY_LIBC
-/* The library's function does the call on the stack of the caller. Built without optimization it needs some 6 KiB. */
+/* The library's function makes the call on the caller's stack. Without optimization it needs some 6 KiB. */
 #define LEFT 8192
 #else
 #define LEFT 4096
 #endif
 
-/* A large signal stack of which a handler leaves little more than a frame. */
+/* A large signal stack, of which a handler leaves little more than a frame. */
 static void used_stack(void) {
     size_t size = 2 * getauxval(AT_MINSIGSTKSZ) + USED + LEFT, page = sysconf(_SC_PAGESIZE);
     char *stack = mmap(0, size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -258,7 +258,7 @@ static void jump_out(int signal) {
     siglongjmp(out, 1);
 }
 
-/* Has everything blocked, and waits with a mask that lets one signal in. */
+/* Waits, with everything blocked, and with a mask that unblocks one signal. */
 static void wait_for_the_jump(int signal) {
     (void)signal;
     sigset_t but_one;
@@ -269,14 +269,14 @@ static void wait_for_the_jump(int signal) {
     CHECK(!"reached");
 }
 
-/* Whether this runs on a stack other than that of `base`. */
+/* Records whether this runs on a stack other than that of `base`. */
 static void look_where(int signal) {
     (void)signal;
     char here;
     is_apart = labs(&here - base) > 1 << 20;
 }
 
-/* Out of a handler that came in a wait on a small signal stack: the thread has a signal stack afterwards, and rings. */
+/* Jumps out of a handler that ran in a wait on a small signal stack: the thread still has a signal stack, and rings. */
 static void jumps_off_a_small_stack(void) {
     char here;
     base = &here;
@@ -290,7 +290,7 @@ static void jumps_off_a_small_stack(void) {
     sigfillset(&waits.sa_mask);
     CHECK(sigaction(SIGUSR2, &jumps_out, 0) == 0 && sigaction(SIGALRM, &looks, 0) == 0);
     for (int i = 0; i < 600; i++) {
-        /* With a signal stack set anew behind the jump, too. */
+        /* A signal stack that is set again after the jump works, too. */
         if (i == 300)
             CHECK(sigaltstack(&small, 0) == 0);
         CHECK(sigaction(SIGUSR1, &waits, 0) == 0);
@@ -309,7 +309,7 @@ static void jumps_off_a_small_stack(void) {
     CHECK(signal(SIGUSR1, SIG_DFL) != SIG_ERR && signal(SIGUSR2, SIG_DFL) != SIG_ERR);
 }
 
-/* Whether the calling thread has SIGSYS blocked. */
+/* True if the calling thread has SIGSYS blocked. */
 static int blocked(void) {
     sigset_t now;
     CHECK(sigprocmask(SIG_SETMASK, 0, &now) == 0);
@@ -330,7 +330,7 @@ static void *nop(void *unused) {
 }
 #endif
 
-/* By the C library's older functions, and by the call's number. */
+/* By older functions of the C library, and by the call's number. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 static void older_masks(void) {
@@ -385,7 +385,7 @@ static void masks(void) {
     printf("SIGSYS after a handler that blocked all: %d\n", blocked());
 }
 
-/* Handlers that run with everything blocked, by the mask that a call waited with, enter the ring. */
+/* Handlers that run with everything blocked, by the mask of a wait, enter the ring. */
 static void waits_with_masks(void) {
     sigset_t all_but_one, one, old;
     sigemptyset(&one);
@@ -424,7 +424,7 @@ static void actions(void) {
     CHECK(signal(SIGSYS, SIG_IGN) != SIG_ERR);
     printf("a NOP with SIGSYS ignored: %d\n", ring_nop(&ring, 11));
     CHECK(raise(SIGSYS) == 0);
-    /* Past the C library. */
+    /* Not through the C library. */
     struct { void *handler; long flags; void *restorer; long mask; } raw = {SIG_DFL, 0, 0, 0};
     CHECK(syscall(SYS_rt_sigaction, SIGSYS, &raw, 0, 8) == 0);
     printf("a NOP after a raw rt_sigaction: %d\n", ring_nop(&ring, 12));
@@ -453,7 +453,7 @@ static void answer_trap(int signal, siginfo_t *info, void *context) {
     value = info->si_errno;
 }
 
-/* `sigaction` by the call's number, past whoever stands in front of the C library. */
+/* Calls `sigaction` by the call's number, not through an interposer of the C library. */
 static int action_by_number(int signal, void (*handler)(int, siginfo_t *, void *)) {
     struct restore { unsigned long flag; void (*restorer)(void); } restore = {RESTORE};
     struct { void *handler; unsigned long flags; void (*restorer)(void); uint64_t mask; } action = {
@@ -461,7 +461,7 @@ static int action_by_number(int signal, void (*handler)(int, siginfo_t *, void *
     return syscall(SYS_rt_sigaction, signal, &action, 0, 8);
 }
 
-/* A filter of the program's own traps a call that anyring looks at, too: its handler is to hear of it. */
+/* The program's own filter traps a call that anyring handles, too: the program's handler must run. */
 static void own_filter(int by_number, int fork_by_number) {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -490,7 +490,7 @@ int main(int count_arguments, char **arguments) {
     CHECK(ring_open(&ring, 8, 0) == 0);
     small_stack();
     used_stack();
-    /* Beside the kernel's rings handlers are called by the kernel: one that jumps out of a wait takes the driver's role along. */
+    /* With the kernel's rings the kernel calls handlers: a handler that jumps out of a wait must not keep the driver's role. */
     if (!SETUP_FLAGS)
         jumps_off_a_small_stack();
     masks();

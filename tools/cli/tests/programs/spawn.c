@@ -1,4 +1,4 @@
-/* Spawns itself, and that a program, with all descriptors closed but the first three. */
+/* Spawns itself, and that process spawns a program, with all descriptors closed except the first three. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <spawn.h>
@@ -35,7 +35,7 @@ int main(int count, char **arguments) {
     if (code || is_child)
         return code;
     code = spawn(child);
-    /* What is open already may have higher numbers. */
+    /* Descriptors that are open already may have higher numbers. */
     struct rlimit limit;
     getrlimit(RLIMIT_NOFILE, &limit);
     limit.rlim_cur = 64;

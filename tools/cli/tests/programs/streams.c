@@ -1,4 +1,4 @@
-/* Ends with a bit for each standard stream that is open. */
+/* Exits with a bit for each standard stream that is open. */
 #include <fcntl.h>
 
 int main(void) {

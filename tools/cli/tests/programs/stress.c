@@ -56,7 +56,7 @@ static void *run(void *argument) {
     return 0;
 }
 
-/* Whether the kernel says so of the mapping that code lies in. */
+/* True if the kernel reports branch protection (`bt`) for the mapping of the code. */
 static int is_guarded(site code) {
     char line[512];
     int is_here = 0, is = 0;
@@ -73,7 +73,7 @@ static int is_guarded(site code) {
     return is;
 }
 
-/* Protects the pages that the sites lie in, and other code. */
+/* Protects the pages of the sites, and other code. */
 static void protect_sites(int guarded) {
     uintptr_t first = (uintptr_t)*sites, last = first, page = sysconf(_SC_PAGESIZE);
     for (site *each = sites; *each; each++) {
@@ -98,7 +98,7 @@ int main(int count, char **arguments) {
     int guarded = guard();
     protect_sites(guarded);
     CHECK(pthread_barrier_init(&start, 0, THREADS) == 0);
-    /* Signals come in between all the time. */
+    /* Signals arrive in between all the time. */
     struct sigaction action = {.sa_handler = nothing, .sa_flags = SA_RESTART};
     CHECK(sigaction(SIGPROF, &action, 0) == 0);
     struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGPROF};
@@ -112,7 +112,7 @@ int main(int count, char **arguments) {
     for (int i = 0; i < THREADS; i++)
         CHECK(pthread_join(threads[i], 0) == 0);
     CHECK(is_guarded(*sites) == !!guarded);
-    /* What ends the library was not made to be guarded. */
+    /* The code that ends the library does not support this protection. */
     protect_sites(0);
     CHECK(others());
     printf("all as it was\n");

@@ -1,4 +1,4 @@
-/* Closes every descriptor that it has, opens the file that it is told as 2, and as many more as there were before; uses a
+/* Closes all its descriptors, opens the given file as 2, and as many times more as there were descriptors before; uses a
  * ring. */
 #include "ring.h"
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* Threads that end, by either way, with something in flight. */
+/* Threads that end, in both ways, with requests in flight. */
 #include "ring.h"
 #include <pthread.h>
 

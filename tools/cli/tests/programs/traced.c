@@ -38,19 +38,19 @@ static void shapes(void) {
     CHECK(pipe(ends) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
     on(IORING_OP_OPENAT, 1, AT_FDCWD, path, 0);
     take(1);
-    /* What the program changes afterwards is shown as it was. */
+    /* The trace shows the old value of memory that the program changes afterwards. */
     memset(path, 'x', sizeof path - 1);
     on(IORING_OP_WRITE, 2, ends[1], text, 7)->off = -1;
     take(1);
     memset(text, 'y', 7);
     on(IORING_OP_READ, 3, ends[0], text, 64)->off = -1;
     take(1);
-    /* The second member breaks its chain. */
+    /* The second request breaks its chain. */
     on(IORING_OP_NOP, 4, -1, 0, 0)->flags = IOSQE_IO_LINK;
     on(IORING_OP_READ, 5, -1, text, 64)->flags = IOSQE_IO_LINK;
     on(IORING_OP_NOP, 6, -1, 0, 0);
     take(3);
-    /* A multishot poll, of one event and the end. */
+    /* A multishot poll, with one event and its end. */
     struct io_uring_sqe *poll = on(IORING_OP_POLL_ADD, 7, sockets[0], 0, IORING_POLL_ADD_MULTI);
     poll->poll32_events = 1;
     CHECK(ring_enter(ring.fd, 1, 0, 0) == 1);
@@ -59,7 +59,7 @@ static void shapes(void) {
     ring_seen(&ring);
     on(IORING_OP_ASYNC_CANCEL, 8, -1, (void *)7, 0);
     take_more(1, 2);
-    /* It waits for what never comes. */
+    /* It waits for an event that never comes. */
     on(IORING_OP_RECV, 9, sockets[1], text, 64);
     CHECK(ring_enter(ring.fd, 1, 0, 0) == 1);
     fflush(stdout);

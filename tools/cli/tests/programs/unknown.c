@@ -1,4 +1,4 @@
-/* A program closes and replaces every descriptor that it does not know, in one of many ways, and goes on with its ring. */
+/* A program closes and replaces every descriptor that it does not know, in one of many ways, and keeps using its ring. */
 #include "ring.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -16,7 +16,7 @@ static void by_loop(void) {
         close(fd);
 }
 
-/* By instructions of this program, and then a file has the numbers. */
+/* Closes by instructions of this program; then a file has the numbers. */
 static void by_instruction(void) {
     for (int fd = last + 1; fd < 1024; fd++)
         call_by_instruction(SYS_close, fd, 0, 0, 0, 0, 0);
@@ -77,14 +77,14 @@ static int closes_in_child(void *argument) {
     return 0;
 }
 
-/* In this memory, with descriptors of its own. */
+/* In a child that shares this memory, with its own descriptors. */
 static void in_a_child(void) {
     static char stack[1 << 16] __attribute__((aligned(16)));
     int child = clone(closes_in_child, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, 0), status;
     CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
 }
 
-/* Whether the ring is reported by an epoll instance after its one completion has been taken. */
+/* True if an epoll instance reports the ring after its one completion has been reaped. */
 static int is_reported(struct ring *ring, int epoll) {
     ring_entry(ring, IORING_OP_NOP, 2);
     CHECK(ring_enter(ring->fd, 1, 0, 0) == 1);
@@ -115,12 +115,12 @@ int main(int count, char **ways) {
     CHECK(pipe(ends) == 0 && pipe(more) == 0);
     last = more[1];
     for (int round = 0; round < 2; round++) {
-        /* What waits sleeps in the engine's descriptors. */
+        /* Waits sleep in the engine's descriptors. */
         struct io_uring_sqe *entry = ring_entry(&ring, IORING_OP_POLL_ADD, 1);
         entry->fd = ends[0];
         entry->poll32_events = POLLIN;
         CHECK(ring_enter(ring.fd, 1, 0, 0) == 1);
-        /* So that a thread of the engine drives the ring. */
+        /* Makes a thread of the engine drive the ring. */
         struct timespec time = {.tv_nsec = 20000000};
         nanosleep(&time, 0);
         for (unsigned way = 0; way < sizeof all / sizeof *all; way++)

@@ -13,7 +13,7 @@
 
 #define TIMES 500
 
-/* What older headers do not have. */
+/* Constants that older headers lack. */
 #define NO_MMAP (1u << 14)
 #define REGISTERED_FD_ONLY (1u << 15)
 #define NO_SQARRAY (1u << 16)
@@ -29,7 +29,7 @@ struct completion {
 
 static struct ring ring;
 
-/* By an instruction, which nobody sees. */
+/* By an instruction, which is not seen. */
 static long quietly(long call, long a, long b, long c) { return call_by_instruction(call, a, b, c, 0, 0, 0); }
 
 static void close_quietly(int fd) { CHECK(quietly(SYS_close, fd, 0, 0) == 0); }
@@ -44,7 +44,7 @@ static struct io_uring_sqe *on(uint8_t opcode, uint64_t user_data, int fd, const
 
 static void submit(unsigned count) { CHECK(ring_enter(ring.fd, count, 0, 0) == count); }
 
-/* The next completion, waited for by the call. */
+/* Returns the next completion, for which the call waits. */
 static struct completion next(void) {
     while (!ring_peek(&ring)) {
         long result = ring_enter(ring.fd, 0, 1, IORING_ENTER_GETEVENTS);
@@ -67,7 +67,7 @@ static void plain(void) {
     char text[16] = "twelve bytes";
     int ends[2];
     CHECK(pipe(ends) == 0);
-    /* The same user data for all. */
+    /* All requests have the same user data. */
     for (int i = 0; i < 3; i++) on(IORING_OP_NOP, 1, -1, 0, 0);
     submit(3), take(3);
     on(IORING_OP_WRITE, 2, ends[1], text, 12)->off = -1;
@@ -75,7 +75,7 @@ static void plain(void) {
     submit(2), take(2);
     on(IORING_OP_READ, 4, ends[0], text, 16)->off = -1;
     submit(1), take(1);
-    /* Links: all of one, one that breaks, and what a failure does not break. */
+    /* Links: a whole chain, one that breaks, and a chain that a failure does not break. */
     for (int way = 0; way < 3; way++) {
         on(way ? IORING_OP_READ : IORING_OP_NOP, 10 + way, -1, 0, 0)->flags = way == 2 ? IOSQE_IO_HARDLINK : IOSQE_IO_LINK;
         on(IORING_OP_NOP, 20 + way, -1, 0, 0)->flags = IOSQE_IO_LINK;
@@ -93,7 +93,7 @@ static void plain(void) {
     submit(1), take(1);
     on(IORING_OP_NOP, 51, -1, 0, 0);
     submit(1), take(1);
-    /* Of two in the queue, one is submitted, and the other is changed before it is. */
+    /* Of two SQEs in the queue, one is submitted, and the other is changed before its submission. */
     on(IORING_OP_NOP, 60, -1, 0, 0);
     on(IORING_OP_NOP, 61, -1, 0, 0)->user_data = 62;
     submit(1), take(1);
@@ -101,7 +101,7 @@ static void plain(void) {
     submit(1), take(1);
 }
 
-/* A file that only the ring has any more. */
+/* A file to which only the ring has a reference. */
 static void registered(void) {
     char text[8] = "seven..";
     int ends[2], none[2] = {-1, -1};
@@ -151,7 +151,7 @@ static void zero_copy(void) {
     CHECK(getsockname(listener, (void *)&address, &length) == 0);
     CHECK(connect(client, (void *)&address, length) == 0);
     int server = accept(listener, 0, 0);
-    /* Two with the same user data: each has two completions. */
+    /* Two requests with the same user data: each has two completions. */
     for (int i = 0; i < 2; i++) on(IORING_OP_SEND_ZC, 5, client, text, sizeof text / 8);
     submit(2);
     for (int got = 0; got < (int)sizeof text / 4; got += read(server, text, sizeof text)) {}
@@ -164,7 +164,7 @@ static void zero_copy(void) {
             sent += completion.res;
     }
     printf("sent %d, notifications %d\n", sent, notifications);
-    /* One that fails has a second all the same. */
+    /* A send that fails has a second completion all the same. */
     on(IORING_OP_SEND_ZC, 6, 999, text, 8);
     submit(1), take(2);
 }
@@ -181,7 +181,7 @@ static void skips(void) {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* One ring that both use, and one of its own. */
+/* One ring that both processes use, and one of the child's own. */
 static void *work(void *argument) {
     struct ring own;
     CHECK(ring_open(&own, 8, 0) == 0);
@@ -218,7 +218,7 @@ static void forks(void) {
     for (int i = 0; i < 5; i++) CHECK(ring_nop(&ring, 30 + i) == 0);
 }
 
-/* Completions are found without a call, and the ring is closed before anybody makes one. */
+/* Completions are found without a call, and the ring is closed before any call. */
 static void reaps(void) {
     char text[16];
     int ends[2];
@@ -234,7 +234,7 @@ static void reaps(void) {
     close_quietly(ring.fd);
 }
 
-/* The kernel's thread submits, and nobody makes a call. */
+/* The kernel's SQ thread submits, and no thread makes a call. */
 static void polled(int count) {
     CHECK(ring_open_with(&ring, 8, 0, IORING_SETUP_SQPOLL) == 0);
     unsigned reaped = 0;
@@ -260,7 +260,7 @@ static void nop_by_number(unsigned flags) {
     ring_seen(&ring);
 }
 
-/* A ring by what it was registered as, its descriptor closed; and by a duplicate. */
+/* A ring by its registered index, with its descriptor closed; and by a duplicate. */
 static void numbers(void) {
     struct io_uring_rsrc_update update = {.offset = -1u, .data = ring.fd};
     CHECK(ring_register(ring.fd, IORING_REGISTER_RING_FDS, &update, 1) == 1);
@@ -276,7 +276,7 @@ static void numbers(void) {
     for (int i = 0; i < 3; i++) nop_by_number(0);
 }
 
-/* Memory of a ring whose places are its entries, or not. */
+/* Memory of a ring with and without an index array. */
 struct bare {
     int fd;
     struct io_uring_params params;
@@ -292,7 +292,7 @@ static void bare_nop(struct bare *ring, uint64_t user_data, unsigned flags) {
     struct io_uring_sqe *entry = memset(ring->entries + index * bytes, 0, bytes);
     entry->opcode = IORING_OP_NOP;
     entry->user_data = user_data;
-    /* Of CQEs of both sizes, two in three are long: some need an entry that only fills the queue's end. */
+    /* Of CQEs of both sizes, two in three are long: some need a filler at the end of the queue. */
     if (p->flags & CQE_MIXED && user_data % 3)
         entry->rw_flags = NOP_CQE32;
     __atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
@@ -316,7 +316,7 @@ static void sizes(void) {
     for (unsigned way = 0; way < 3; way++) {
         struct bare bare = {.params.flags = ways[way] | NO_MMAP, .rings = map(-1, 2 * page, 0)};
         bare.entries = bare.rings + page;
-        /* `user_addr`, at the end of both. */
+        /* `user_addr`, at the end of both structures. */
         memcpy((char *)(&bare.params.cq_off + 1) - 8, &bare.rings, 8);
         memcpy((char *)(&bare.params.sq_off + 1) - 8, &bare.entries, 8);
         bare.fd = ring_setup(8, &bare.params);
@@ -341,7 +341,7 @@ static void resizes(void) {
     }
 }
 
-/* A ring that is closed by an instruction lets go of what it has, though nobody makes a call any more. */
+/* A ring that is closed by an instruction releases its files, though no call follows. */
 static void ends(void) {
     int pipes[2];
     CHECK(pipe(pipes) == 0);
@@ -368,7 +368,7 @@ static void *by_number(void *unused) {
     return 0;
 }
 
-/* Threads one after the other, each of which has the memory of the one before. */
+/* Consecutive threads, each of which reuses the memory of the one before. */
 static void successors(void) {
     for (int i = 0; i < 5; i++) {
         pthread_t thread;
@@ -376,7 +376,7 @@ static void successors(void) {
     }
 }
 
-/* Another ring has the descriptor now, and both have an entry in the queue. */
+/* Another ring has the descriptor now, and both have an SQE in the queue. */
 static void replaced(int waits) {
     static struct __kernel_timespec time = {.tv_nsec = 30000000};
     struct ring other;
@@ -399,12 +399,12 @@ static void replaced(int waits) {
 static int by_number_and_ends(void *nothing) {
     (void)nothing;
     by_number(0);
-    /* Not by the C library, whose thread this is not. */
+    /* Not by the C library, to which this thread does not belong. */
     quietly(SYS_exit, 0, 0, 0);
     return 0;
 }
 
-/* Threads with the storage of another one, and the stack of one before them. */
+/* Threads with the thread-local storage of another thread, and the stack of an earlier one. */
 static void sharers(void) {
     static char stack[1 << 18] __attribute__((aligned(4096)));
     static volatile pid_t runs;
@@ -425,7 +425,7 @@ static void *waits_to_read(void *end) {
     return 0;
 }
 
-/* A thread waits in the call while another one closes the descriptor, which another ring may have then. */
+/* A thread waits in the call while another one closes the descriptor, which another ring may get. */
 static void let_go(int reopens) {
     pthread_t thread;
     struct ring other;

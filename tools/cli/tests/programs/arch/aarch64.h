@@ -1,4 +1,4 @@
-/* A call by an instruction of the program's own; a negative errno, as the kernel returns it. */
+/* Makes a call by the program's own instruction; returns a negative errno, as the kernel does. */
 static inline __attribute__((always_inline)) long call_by_instruction(long number, long a, long b, long c, long d, long e,
                                                                       long f) {
     register long x8 __asm__("x8") = number;
@@ -12,5 +12,5 @@ static inline __attribute__((always_inline)) long call_by_instruction(long numbe
     return x0;
 }
 
-/* What a handler that is set by the call's number returns to is the kernel's. */
+/* The kernel provides the return from a handler that is set by the call's number. */
 #define RESTORE 0, 0

@@ -1,4 +1,4 @@
-/* A call by an instruction of the program's own; a negative errno, as the kernel returns it. */
+/* Makes a call by the program's own instruction; returns a negative errno, as the kernel does. */
 static inline __attribute__((always_inline)) long call_by_instruction(long number, long a, long b, long c, long d, long e,
                                                                       long f) {
     long result;
@@ -12,6 +12,6 @@ static inline __attribute__((always_inline)) long call_by_instruction(long numbe
     return result;
 }
 
-/* What a handler that is set by the call's number returns to: a flag says that it is there. */
+/* The restorer of a handler that is set by the call's number, and the flag that it is there. */
 static __attribute__((naked, unused)) void restore_here(void) { __asm__("mov $15, %eax\n syscall"); }
 #define RESTORE 0x04000000, restore_here
