@@ -1,6 +1,6 @@
-/* Runs a program in a sandbox: the io_uring calls are answered by an errno, as the default profiles of container engines
- * do, or end the process, or one of them alone is; ptrace is perhaps denied, as older ones do; no memory becomes executable; files in memory end
- * the process, or are denied; files are small, by a limit that cannot be lifted; another call is answered by an errno.
+/* Runs a program in a sandbox. All io_uring calls, or only the named one, fail with an errno (as with the default profiles of
+ * container engines) or kill the process. Options: ptrace is denied (as with older profiles); no memory becomes executable; memfd_create
+ * kills the process, or is denied; files are small, by a limit that cannot be raised; another call fails with an errno.
  *
  *   deny ERRNO|kill[,enter|,register][,ptrace][,mdwe][,memfd|,nomemfd][,small][,call=NUMBER:ERRNO] PROGRAM [ARGUMENTS] */
 #include <errno.h>

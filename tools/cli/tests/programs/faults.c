@@ -1,7 +1,7 @@
-/* Copies a file and echoes over a pair of sockets, all at once through one ring, and minds every fault that the manual
- * pages tell of: short transfers, EINTR, EAGAIN, ENOBUFS, multishots that end, overflow, submissions of a part.
+/* Copies a file and echoes over a pair of sockets, all at the same time through one ring, and handles every fault
+ * that the manual pages describe: short transfers, EINTR, EAGAIN, ENOBUFS, multishots that end, overflow, partial submissions.
  *
- * With -DSHORT_READ it takes a short read for a whole one, and the copy has holes. */
+ * With -DSHORT_READ it treats a short read as a full one, and the copy has holes. */
 #include "ring.h"
 #include <sys/socket.h>
 

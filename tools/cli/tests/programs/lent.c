@@ -1,7 +1,7 @@
-/* Memory that requests work on, for somebody who looks at it from outside:
- *   harm    it is changed and unmapped too early
- *   care    it is changed, but not too early
- *   filled  it is filled, by vectors, messages and provided buffers */
+/* Memory of requests in flight, for an observer outside the process:
+ *   harm    the program changes and unmaps it too early
+ *   care    the program changes it, but not too early
+ *   filled  requests fill it, by vectors, messages and provided buffers */
 #include "ring.h"
 #include <fcntl.h>
 #include <sys/socket.h>

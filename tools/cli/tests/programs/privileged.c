@@ -1,7 +1,7 @@
 /* A set-user-id program whose caller has set variables.
  *
- *   privileged start PROGRAM   as nobody, with io_uring denied and privileges still to be gained, executes PROGRAM
- *   privileged                 becomes root and shows the environment that a program gets which it starts with none */
+ *   privileged start PROGRAM   executes PROGRAM as user nobody, with io_uring denied and without no_new_privs
+ *   privileged                 becomes root, starts `env` with an empty environment, and so shows what was added */
 #define _GNU_SOURCE
 #include <linux/filter.h>
 #include <linux/seccomp.h>

@@ -1,8 +1,8 @@
-/* A ring by hand: what a program that carries its own copy of liburing does, in one page.
+/* A ring without a library: the calls of a program with its own copy of liburing, in one page.
  *
- * The three calls are made by instructions of the program's own, or through the C library (-DBY_LIBC). With -DAPART each
- * has a function to itself, as in liburing: a compiler keeps the number of a call that it inlines twice in a register.
- * -DSETUP_FLAGS=n are setup flags of every ring, besides. */
+ * The three calls are made by the program's own instructions, or through the C library (-DBY_LIBC). With -DAPART each
+ * has its own function, as in liburing: a compiler keeps the number of a call that it inlines twice in a register.
+ * -DSETUP_FLAGS=n adds setup flags to every ring. */
 #pragma once
 #define _GNU_SOURCE
 #include <errno.h>

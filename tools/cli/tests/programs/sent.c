@@ -1,6 +1,6 @@
-/* Signals of instructions that are sent to the process, while there are threads of the engine.
+/* Signals that instructions raise (SIGSEGV, ...) are sent to the process while the engine has threads.
  * sent dies SIGNAL: the default action ends the process.
- * sent late: what comes at any moment of a call is there soon, though no other call follows. */
+ * sent late: a signal that arrives at any point of a call is handled soon, though no other call follows. */
 #include "ring.h"
 #include <pthread.h>
 #include <sys/wait.h>

@@ -1,6 +1,6 @@
-/* A shared library full of call sites, for `stress.c`: with nothing, straight-line code and a branch between the number and the
- * `svc`, and an `svc` that other calls go by, too. Each loads the vector registers and looks whether they, the other registers and
- * the flags are as they were.
+/* A shared library full of call sites, for `stress.c`: with nothing, straight-line code or a branch between the number and the
+ * `svc`, and with an `svc` that other calls use, too. Each site loads the vector registers and checks that they, the other
+ * registers and the flags are unchanged.
  *
  * `long site(int fd, struct state *state)`: one `io_uring_enter(fd, 0, 0, 0, 0, 0)`. */
 #define _GNU_SOURCE
@@ -27,7 +27,7 @@ __asm__(
     "stp x19,x20,[sp,#16]\n stp x21,x22,[sp,#32]\n stp x23,x24,[sp,#48]\n stp x25,x26,[sp,#64]\n stp x27,x28,[sp,#80]\n"
     "stp d8,d9,[sp,#96]\n stp d10,d11,[sp,#112]\n stp d12,d13,[sp,#128]\n stp d14,d15,[sp,#144]\n"
     "mov x29,sp\n mov x19,x1\n"
-    /* Known values everywhere. */
+    /* Known values in all registers. */
     "vectors ldr, 0\n"
     ".irp n,6,7,10,11,12,13,14,15,16,17,18,20,21,22,23,24,25,26,27,28,30\n"
     "mov x\\n,#0xa00+\\n\n"
@@ -66,7 +66,7 @@ __asm__(
     "one branch\\p, branch\n"
     "one shared\\p, shared\n"
     ".endr\n"
-    /* Any call, by an instruction that enters rings, too; who begins on a new stack looks whether it does, and ends. */
+    /* Makes any call, by an `svc` that enters rings, too; a child of `clone` checks that it has its new stack, and exits. */
     ".globl any\n.hidden any\n.type any,%function\n"
     ".p2align 6\n"
     "any:\n"
@@ -85,16 +85,16 @@ __asm__(
     ".size sites,.-sites\n"
     ".text\n");
 
-/* Vector registers that there are, and whether they have upper halves that a system call keeps. */
+/* The number of vector registers, and whether they have upper halves that a system call preserves. */
 const int vectors = 32;
 int vectors_are_wide(void) { return 0; }
 
-/* Protects pages of code against branches to where none lead, if the processor can. */
+/* Returns the protection of code against branches to unmarked targets (PROT_BTI), if the processor has it. */
 int guard(void) { return getauxval(AT_HWCAP2) & 1 << 17 ? 0x10 : 0; }
 
 long any(long a, long b, long c, long d, long e, long f, long number);
 
-/* Whether calls that enter no ring are as they were by an instruction that became a branch: who begins on a new stack has it. */
+/* True if other calls by an instruction that became a branch work as before: a child of `clone` has its new stack. */
 int others(void) {
     static _Alignas(16) char stack[16 << 10];
     char *top = stack + sizeof stack;

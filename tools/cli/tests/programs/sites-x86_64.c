@@ -1,6 +1,6 @@
-/* A shared library full of call sites, for `stress.c`: at every place in a word, with nothing and with
- * straight-line code between the two instructions. Each loads the vector registers and looks whether
- * they, the other registers and the red zone are as they were.
+/* A shared library full of call sites, for `stress.c`: at every offset in a word, with nothing or with
+ * straight-line code between the two instructions. Each site loads the vector registers and checks
+ * that they, the other registers and the red zone are unchanged.
  *
  * `long site(int fd, struct state *state)`: one `io_uring_enter(fd, 0, 0, 0, 0, 0)`. */
 __asm__(
@@ -10,7 +10,7 @@ __asm__(
     "\\name:\n"
     "push %rbx\n push %rbp\n push %r12\n push %r13\n push %r14\n push %r15\n"
     "mov %rsi,%rbx\n"
-    /* Known values everywhere. */
+    /* Known values in all registers. */
     ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15\n"
     "movups \\n*16(%rbx),%xmm\\n\n"
     ".endr\n"
@@ -56,12 +56,12 @@ __asm__(
     ".size sites,.-sites\n"
     ".text\n");
 
-/* Vector registers that there are, and whether they have upper halves. */
+/* The number of vector registers, and whether they have upper halves. */
 const int vectors = 16;
 int vectors_are_wide(void) { return __builtin_cpu_supports("avx") != 0; }
 
-/* Pages of code have no protection of another kind. */
+/* There is no additional protection for pages of code. */
 int guard(void) { return 0; }
 
-/* Whether calls that enter no ring are as they were: none goes by a site. */
+/* True if other calls work as before: none of them uses a site. */
 int others(void) { return 1; }

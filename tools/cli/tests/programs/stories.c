@@ -22,7 +22,7 @@ static int take(void) {
     return result;
 }
 
-/* A file that had this name. Another run of the program may do the same at the same time, so it gets the name by rename. */
+/* Creates a file and removes its name. The name is set by a rename, as another run of the program may use it now. */
 static int file_of(const char *path, unsigned length) {
     char own[64];
     CHECK(snprintf(own, sizeof own, "%s-%d", path, getpid()) < (int)sizeof own);
@@ -32,7 +32,7 @@ static int file_of(const char *path, unsigned length) {
     return fd;
 }
 
-/* Copies blocks to a log, and has each on the disk before the next: a block at a time. */
+/* Copies blocks to a log, one at a time, and syncs each to the disk before the next. */
 static void slow(void) {
     static char block[4096];
     int from = file_of("/tmp/blocks", 16 * sizeof block), to = file_of("/var/tmp/log", 0);
@@ -46,7 +46,7 @@ static void slow(void) {
     }
 }
 
-/* A server that answers each message, and hears nothing more after the second: it has two buffers. */
+/* Runs a server that answers each message, and receives none after the second: it has two buffers. */
 static void lost(void) {
     static char buffers[2][64];
     int ends[2];
@@ -73,7 +73,7 @@ static void lost(void) {
     }
 }
 
-/* Appends a file to another: read, write, sync, close, in a chain. The file is shorter than the chain believes. */
+/* Appends a file to another: read, write, sync, close, in a chain. The file is shorter than the chain expects. */
 static void chain(void) {
     static char block[4096];
     int from = file_of("/tmp/short", 1000), to = file_of("/tmp/whole", 0);

@@ -1,5 +1,5 @@
-/* Threads run through call sites while these are patched under them: the first calls trap, later ones
- * do not, and none may come back with anything but its result changed.
+/* Threads execute call sites while these are being patched: the first calls trap, later ones do not,
+ * and no call may change anything but its result register.
  *
  *   stress LIBRARY */
 #include "ring.h"

@@ -1,11 +1,11 @@
-/* Requests of every kind that a trace tells apart, as the argument says:
+/* Requests of every kind that a trace distinguishes, by the argument:
  *   shapes   a request of each shape: paths, data, chains, a multishot, one that never completes; and in a child of fork
  *   many N   N no-ops, 32 at a time
- *   killed N the same, and then it ends itself by SIGKILL
- *   left N   N no-ops and a closed ring, whose last two completions nobody has taken
- *   open N   the same, and the process ends with the ring open; its child has it, too
+ *   killed N like `many`, and then the program kills itself by SIGKILL
+ *   left N   N no-ops and a closed ring, whose last two completions have not been reaped
+ *   open N   like `left`, but the process ends with the ring open, and so does its child
  *   registers  registrations: vectors, descriptors, structures; the ring by its number
- *   worker   a request that a thread has to wait for, by a FIFO that it makes in the working directory */
+ *   worker   a request for which a thread must wait, by a FIFO that the program creates in the working directory */
 #include "ring.h"
 #include <fcntl.h>
 #include <sys/socket.h>

@@ -1,5 +1,5 @@
-/* Rings used in one way each, as the argument says, for somebody who looks at them from outside. What is printed and returned
- * must not depend on whether somebody does. */
+/* Uses a ring in the way that the argument names, for an observer outside the process. The output and the exit status must not
+ * depend on the observer. */
 #include "ring.h"
 #include <fcntl.h>
 #include <netinet/in.h>
