@@ -43,10 +43,10 @@ struct Cli {
 
 #[derive(Args)]
 struct Common {
-    /// Where sources, programs, logs and remembered outcomes lie [default: HOME/work]
+    /// The directory of sources, programs, logs and remembered outcomes [default: HOME/work]
     #[arg(long, global = true, value_name = "DIR", env = "ANYRING_CONFORMANCE_WORK")]
     work: Option<PathBuf>,
-    /// Sources of liburing, of some version, instead of those that are fetched; they are built where they lie
+    /// Sources of liburing, of any version, instead of the fetched ones; they are built in place
     #[arg(long, global = true, value_name = "DIR")]
     liburing: Option<PathBuf>,
     /// The crate's directory, which holds reasons.toml, must-pass.txt and STATUS.md
@@ -55,7 +55,7 @@ struct Common {
     /// The anyring command [default: the one beside this program]
     #[arg(long, global = true, value_name = "PATH")]
     anyring: Option<PathBuf>,
-    /// Seconds that one test may take over anyring
+    /// Time limit in seconds of each test over anyring
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 180)]
     limit: u64,
     /// Only these tests
@@ -64,18 +64,18 @@ struct Common {
     /// Answer ENOSYS to io_uring's calls instead of EPERM
     #[arg(long, global = true)]
     enosys: bool,
-    /// Leave the tests' directories behind
+    /// Keep the tests' directories
     #[arg(long, global = true)]
     keep: bool,
 }
 
 #[derive(Subcommand)]
 enum Task {
-    /// Run the tests natively, denied, and over anyring, and compare (what is done without a command)
+    /// Run the tests natively, denied, and over anyring, and compare (the default command)
     Suite(SuiteArgs),
     /// Run the tests of must-pass.txt over the user engine with io_uring denied; fail if one fails
     MustPass {
-        /// Not under `anyring run`, but linked with our liburing.so.2, the one beside this program
+        /// Link with our liburing.so.2 beside this program, instead of `anyring run`
         #[arg(long)]
         library: bool,
         /// In the default sandbox of a container, as `anyring-deny --container` makes it; without the tests of container.toml
@@ -85,20 +85,20 @@ enum Task {
         #[arg(long, value_enum, default_value_t = Engine::User, requires_if("kernel", "library"))]
         engine: Engine,
         /// How often a test may run until it passes. More than once is for slow machines: some tests give other threads
-        /// a millisecond
+        /// only a millisecond
         #[arg(long, value_name = "N", default_value_t = NonZeroU32::MIN)]
         tries: NonZeroU32,
     },
-    /// Run the tests of chaos.txt among the faults that stand there; fail if one fails
+    /// Run the tests of chaos.txt with the faults that it lists; fail if one fails
     Chaos {
         /// The first seed
         #[arg(long, value_name = "N", default_value_t = 1)]
         seed: u64,
-        /// How many seeds
+        /// Number of seeds
         #[arg(long, value_name = "N", default_value_t = 5)]
         seeds: u64,
     },
-    /// Run the tests of must-pass.txt under anyring trace; fail if one fails, or if a trace does not show what was submitted
+    /// Run the tests of must-pass.txt under anyring trace; fail if one fails, or if a trace lacks a submitted request
     Traced {
         /// Which engine. With the kernel's, io_uring is not denied
         #[arg(long, value_enum, default_value_t = Engine::User)]
@@ -112,16 +112,16 @@ enum Task {
     },
     /// Fetch and build the tests, and do nothing else
     Prepare,
-    /// Print which operations and which of their errors the tests saw; fail where one was not seen
+    /// Print which operations and which of their errors the tests saw; fail if one was not seen
     Coverage {
         /// The file in which tests that were built with the feature `coverage` noted results
         file: PathBuf,
     },
     /// Run random programs on the kernel's io_uring and on the user engine, and compare
     Differential(differential::Options),
-    /// Run random programs of several threads and rings, judged by what must be true on any engine
+    /// Run random programs of several threads and rings, judged by conditions that hold on any engine
     Concurrent(concurrent::Options),
-    /// Print what an engine says to each flag and registration, and to each field of an SQE
+    /// Print an engine's answer to each flag, registration and field of an SQE
     Refusals(refusals::Options),
 }
 

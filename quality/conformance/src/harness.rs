@@ -13,10 +13,10 @@ use clap::Args;
 /// The programs of a run.
 #[derive(Args, Clone, Debug)]
 pub struct Programs {
-    /// How many programs, on each engine
+    /// Number of programs, on each engine
     #[arg(long, default_value_t = 10_000)]
     pub programs: u64,
-    /// Where random numbers begin
+    /// The seed of the random numbers
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Begin with this program: resumes a run that was stopped

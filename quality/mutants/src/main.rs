@@ -36,34 +36,34 @@ use tree::Tree;
 /// Changes the engine's sources a little, many times, and counts how often a test fails.
 #[derive(Parser)]
 struct Arguments {
-    /// Only one of N parts of the mutants, the K-th: K/N. A mutant's part depends on its name.
+    /// Only the K-th of N parts of the mutants, as K/N. A mutant's part depends on its name.
     #[arg(long, default_value = "0/1")]
     sample: String,
-    /// Only mutants of what a diff changes (as cargo-mutants' --in-diff).
+    /// Only mutants of the lines that a diff changes (as cargo-mutants' --in-diff).
     #[arg(long, value_name = "FILE")]
     in_diff: Option<PathBuf>,
     /// Only mutants of these files (as cargo-mutants' --file).
     #[arg(long)]
     file: Vec<String>,
-    /// Only mutants whose name has this in it.
+    /// Only mutants whose name contains this.
     #[arg(long)]
     name: Option<String>,
-    /// Only mutants that runs before this did not catch.
+    /// Only mutants that earlier runs did not catch.
     #[arg(long)]
     again: bool,
-    /// Only mutants that no run before this came to.
+    /// Only mutants that no earlier run has tested.
     #[arg(long)]
     rest: bool,
-    /// Runs tests that take seconds, too, the differential fuzzer and the simulation.
+    /// Runs slow tests, the differential fuzzer and the simulation, too.
     #[arg(long)]
     slow: bool,
-    /// Only tests whose name begins so.
+    /// Only tests whose name begins with this.
     #[arg(long)]
     test: Vec<String>,
-    /// How many tests run at a time.
+    /// Number of tests that run concurrently.
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// Fails where a smaller share is caught, in percent.
+    /// Fails if the tests catch a smaller share, in percent.
     #[arg(long, default_value_t = 0.0)]
     least: f64,
 }

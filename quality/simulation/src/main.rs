@@ -1,19 +1,19 @@
 //! The engine on a simulated system: its own code, every interleaving reproducible from a seed.
 //!
 //! ```text
-//!   program.rs  a seed makes a program up: threads, rings, files, what each thread does
+//!   program.rs  a seed determines a program: threads, rings, files, the acts of each thread
 //!      |
-//!   run.rs      the threads do it and fetch all completions; the judge compares what they get
-//!      |        with what the system moved                      ring.rs: setup, enter, register, ring memory
+//!   run.rs      the threads run it and reap all completions; the judge compares their results
+//!      |        with the data that the system moved                    ring.rs: setup, enter, register, ring memory
 //!      v
 //!   engine/     the engine's sources, built with cfg(anyring_simulation): every system call goes to
-//!      |        os::System, and before every atomic access another thread may go on (sync::atomic)
+//!      |        os::System, and before every atomic access another thread may run (sync::atomic)
 //!      v
 //!   calls.rs    the calls by the kernel's numbers: which sleep, what faults are injected
 //!      |
 //!   kernel.rs   descriptors, descriptions, epoll, eventfds, pipes, connections, files, memfds, inotify
 //!      |
-//!   world.rs    threads (coroutines), who goes on,    the clock, the end of sleeps
+//!   world.rs    threads (coroutines), the scheduler, the clock, the end of sleeps
 //! ```
 //!
 //! **The running thread** is chosen in `world.rs` at every atomic access, lock and system call, by the seed: any
@@ -66,29 +66,29 @@ use program::{Family, Program};
 #[derive(Parser)]
 #[command(name = "anyring-simulation", version)]
 struct Arguments {
-    /// How many schedules.
+    /// Number of schedules.
     #[arg(long, default_value_t = 10_000)]
     schedules: u64,
-    /// The first one's seed; each further one has the next.
+    /// Seed of the first schedule; each further schedule has the next seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// The subject of programs.
     #[arg(long, value_enum, default_value = "any")]
     program: Family,
-    /// How many processes share the schedules [default: one for each processor].
+    /// Number of processes that share the schedules [default: one for each processor].
     #[arg(long)]
     jobs: Option<u64>,
-    /// Runs the schedule of this seed alone, and tells of it.
+    /// Runs only the schedule of this seed, and prints its result.
     #[arg(long)]
     replay: Option<u64>,
-    /// Tells of every call and completion of that schedule.
+    /// Prints every call and completion of that schedule.
     #[arg(long, requires = "replay")]
     trace: bool,
-    /// Runs so many schedules before that one, in the same process.
+    /// Runs this number of schedules before that one, in the same process.
     #[arg(long, requires = "replay", default_value_t = 0)]
     behind: u64,
-    /// Runs the schedules in their order and in the reverse one, and looks whether each comes to the same: nothing is carried over from
-    /// one to the next.
+    /// Runs the schedules in order and in reverse order, and checks that each has equal results: no schedule depends on those before
+    /// it.
     #[arg(long, conflicts_with = "replay")]
     compare: bool,
 }

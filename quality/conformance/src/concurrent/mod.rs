@@ -5,8 +5,8 @@
 //!  seed ──generate──► Program ──run──► threads push, wait, cancel, close ──finish──► empty or closed rings
 //!                                         │ each completion                            │
 //!                                         ▼                                            ▼
-//!                                      complete: of this request, may it be?         judge: nothing lost, nothing left
-//!  child: many programs in a process; the parent watches its progress, and tells what a process does that has none
+//!                                      complete: is the result permitted?            judge: nothing lost, nothing left
+//!  child: many programs in a process; the parent watches its progress, and reports a process without progress
 //! ```
 //!
 //! Conditions:
@@ -66,31 +66,31 @@ const SHOWN: u64 = 2;
 /// The options of `concurrent`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Which programs.
+    /// The programs.
     #[command(flatten)]
     pub run: Programs,
     /// Run the one program of this seed, as a report printed it
     #[arg(long, value_name = "HEX", value_parser = crate::rng::seed)]
     pub one: Option<u64>,
-    /// With --one: so many times, for no two runs of threads are the same
+    /// With --one: how often to run it, as runs of threads differ
     #[arg(long, default_value_t = 200)]
     pub times: u64,
-    /// Which engine. The kernel's is whatever answers the system calls: under `anyring run`, a front end
+    /// The engine. `kernel` makes system calls, which a front end answers under `anyring run`
     #[arg(long, value_enum, default_value_t = Which::Both)]
     pub engine: Which,
-    /// Programs that one process runs: over many, also what grows little by little is seen
+    /// Programs per process: with many, slow growth is noticed, too
     #[arg(long, value_name = "PROGRAMS", default_value_t = BATCH)]
     pub batch: u64,
-    /// Children at once [default: one for each processor]
+    /// Concurrent children [default: one for each processor]
     #[arg(long)]
     pub jobs: Option<usize>,
-    /// Programs without this, of the names that a wrong one prints
+    /// Run programs without this feature, by a name that a failed program prints
     #[arg(long, value_name = "FEATURE", value_delimiter = ',')]
     pub without: Vec<String>,
-    /// A program without progress for so many seconds hangs
+    /// Seconds without progress after which a program counts as hanging
     #[arg(long, value_name = "SECONDS", default_value_t = 8)]
     pub patience: u64,
-    /// On the user engine, do not leave out what has open faults
+    /// On the user engine, do not omit features with open faults
     #[arg(long)]
     pub all: bool,
     /// Print the program and do not run it

@@ -51,28 +51,28 @@ const SHOWN: u64 = 1;
 /// The options of `differential`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Which programs.
+    /// The programs.
     #[command(flatten)]
     pub run: Programs,
     /// Run the one program of this seed, as a report printed it
     #[arg(long, value_parser = crate::rng::seed)]
     pub program_seed: Option<u64>,
-    /// Write the kernel's answers to a file, without programs to which they vary
+    /// Write the kernel's answers to a file, except programs whose answers vary
     #[arg(long, value_name = "FILE", conflicts_with_all = ["hostile", "program_seed"])]
     pub record: Option<PathBuf>,
     /// Compare the user engine with the answers in a file
     #[arg(long, value_name = "FILE", conflicts_with_all = ["hostile", "program_seed", "record"])]
     pub replay: Option<PathBuf>,
-    /// With --replay: compare the kernel with them
+    /// With --replay: compare the kernel with the answers
     #[arg(long, requires = "replay")]
     pub kernel: bool,
     /// User engine only, with ring memory and arguments that try to harm it
     #[arg(long)]
     pub hostile: bool,
-    /// Children at once; they mostly wait [default: sixteen for each processor]
+    /// Concurrent children; they mostly wait [default: sixteen for each processor]
     #[arg(long)]
     pub jobs: Option<usize>,
-    /// Count differences of the list of open ones, too
+    /// Count differences in the list of open ones (open.txt), too
     #[arg(long)]
     pub all: bool,
     /// Print programs that differed once only, too, and those for which the kernel differs from itself

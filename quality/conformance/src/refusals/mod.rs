@@ -28,13 +28,13 @@ use crate::ring::{Engine, install};
 /// The options of `refusals`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Whom to ask
+    /// The engine to ask
     #[arg(long, value_enum, default_value_t = Whom::Kernel)]
     engine: Whom,
-    /// The kernel that the user engine plays
+    /// The kernel version that the user engine emulates
     #[arg(long, value_parser = version, default_value_t = Version::NEWEST)]
     abi: Version,
-    /// For how many milliseconds a request may go on until it is said to wait
+    /// Milliseconds after which a request counts as waiting
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 30)]
     limit: u64,
 }
