@@ -151,8 +151,9 @@ fn waits_on_polled_rings_that_bring_nothing() {
     }
     assert!(output.status.success(), "{}", said(&output));
     // The read is in flight while the program polls for it only if it is late, and later than any delay of the program.
-    Bug { case: "polled-wait", faults: "late,enter-nothing", options: &["--delay", "0.1"] }
-        .is_found("enter-nothing");
+    let options = &["--delay", "0.5", "--rate", "0.1"];
+    let bug = Bug { case: "polled-wait", faults: "late,enter-nothing", options };
+    bug.is_found("enter-nothing");
     is_repaired("polled-wait", "ordinary");
 }
 
