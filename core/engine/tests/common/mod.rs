@@ -43,6 +43,10 @@ pub const SKIP: u8 = 1 << 6;
 /// A ring whose thread does its work itself, in calls that wait.
 pub const DEFER: u32 = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
 
+/// How long a test waits for what never comes: a busy machine holds a process up for seconds.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE_MS: i32 = PATIENCE.as_millis() as i32;
+
 /// All of this module, with the names of operations and registrations.
 pub mod prelude {
     pub use super::*;
@@ -263,13 +267,13 @@ pub fn asleep(pid: libc::pid_t) {
 
 /// Waits until a process or thread sleeps that may be at its end instead.
 pub fn asleep_or(pid: libc::pid_t, ended: impl Fn() -> bool) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
     while !ended() {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         if stat.rsplit(')').next().unwrap().trim_start().starts_with('S') {
             return;
         }
-        assert!(std::time::Instant::now() < deadline, "process {pid} does not sleep");
+        assert!(Instant::now() < deadline, "process {pid} does not sleep");
         std::thread::yield_now();
     }
 }
@@ -288,11 +292,21 @@ pub fn waits_for_events(thread: libc::pid_t) {
     until("the thread waits for events", || sleeps_in(thread).is_some_and(|call| !FUTEX.contains(&call)));
 }
 
+/// The time of a clock: seconds and nanoseconds.
+pub fn clock(clock: i32) -> [i64; 2] {
+    // SAFETY: writes a time of ours.
+    unsafe {
+        let mut time: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(clock, &mut time);
+        [time.tv_sec, time.tv_nsec]
+    }
+}
+
 /// Looks until `condition` holds.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let deadline = Instant::now() + PATIENCE;
     while !condition() {
-        assert!(std::time::Instant::now() < deadline, "{what}");
+        assert!(Instant::now() < deadline, "{what}");
         std::thread::yield_now();
     }
 }

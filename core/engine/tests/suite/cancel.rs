@@ -207,7 +207,7 @@ fn who_waits_beside_a_synchronous_cancellation_is_served(engine: Engine) -> impl
     first_end.write_all(b"first").unwrap();
     driver.join().unwrap();
     second_end.write_all(b"second").unwrap();
-    let returned = heard.recv_timeout(Duration::from_secs(20)).expect("somebody drives");
+    let returned = heard.recv_timeout(PATIENCE).expect("somebody drives");
     other.join().unwrap();
     end.write_all(b"an end").unwrap();
     canceller.join().unwrap();
@@ -246,7 +246,7 @@ fn returned_by_synchronous_cancellation() -> i32 {
     });
     at_rest(&canceller, &told);
     end.write_all(b"an end").unwrap();
-    let returned = hear.recv_timeout(Duration::from_secs(20)).expect("the work has ended");
+    let returned = hear.recv_timeout(PATIENCE).expect("the work has ended");
     assert_eq!(canceller.join().unwrap(), 1);
     returned
 }

@@ -23,7 +23,7 @@ fn each_request_counts_once(mut ring: Ring) {
 
     let expected = frontend::Counters { rings: 2, submitted: 2 * entries + 1, completed: 2 * entries + 1 };
     // The SQ thread counts after it has posted.
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
     while frontend::counters() != expected && Instant::now() < deadline {
         std::thread::yield_now();
     }

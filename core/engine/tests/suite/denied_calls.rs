@@ -155,7 +155,7 @@ fn streams(ring: &mut Ring) -> Vec<(u64, i32)> {
     let event = eventfd(0, 0);
     ring.register_eventfd(&event);
     ring.run(&[nop(4, 0)]);
-    all.push((5, i32::from(shown(&event, libc::POLLIN, 20_000))));
+    all.push((5, i32::from(shown(&event, libc::POLLIN, PATIENCE_MS))));
     all
 }
 

@@ -88,7 +88,7 @@ fn the_submitter_does_not_wait() {
 fn without_waiting(ring: &mut Ring, server: i32) -> i32 {
     let (told, done) = std::sync::mpsc::channel();
     let guard = std::thread::spawn(move || {
-        let late = done.recv_timeout(Duration::from_secs(10)).is_err();
+        let late = done.recv_timeout(PATIENCE).is_err();
         if late {
             replace(&server, &File::options().read(true).write(true).open("/dev/null").unwrap());
         }

@@ -75,7 +75,7 @@ fn the_message_of_a_ring_that_ends_keeps_no_file(engine: Engine) -> impl Answer 
         write_to(&wakes, b"x");
         drop(ring);
         drop(target);
-        shown(&read, 0, 20_000)
+        shown(&read, 0, PATIENCE_MS)
     })
 }
 
@@ -170,7 +170,7 @@ fn in_a_circle(engine: Engine, rings: usize, body: fn(&mut Ring, i32)) {
             done.send(ring).unwrap();
         });
     }
-    let deadline = Duration::from_secs(60);
+    let deadline = PATIENCE;
     let ended: Vec<Ring> = (0..rings).map_while(|_| ends.recv_timeout(deadline).ok()).collect();
     assert_eq!(ended.len(), rings, "{engine:?}: rings that send to each other come to an end");
 }
@@ -252,8 +252,7 @@ fn a_message_that_a_timeout_counts_ends_a_wait(engine: Engine) {
     let (target, thread) = tell.recv().unwrap();
     waits_for_events(thread);
     assert_eq!(ring.run(&[message(1, target, 20, 0)])[0].res, 0);
-    let (waited, cqes) =
-        ends.recv_timeout(Duration::from_secs(20)).unwrap_or_else(|_| panic!("{engine:?}: the wait ends"));
+    let (waited, cqes) = ends.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{engine:?}: the wait ends"));
     assert_eq!(waited, 0);
     assert_eq!(cqes.iter().map(|cqe| cqe.user_data).collect::<Vec<_>>(), [20, 10]);
 }

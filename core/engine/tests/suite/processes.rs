@@ -389,7 +389,7 @@ fn what_a_killed_process_told_nobody_is_found() {
         true
     });
     assert_eq!(ended(killed), -libc::SIGSYS);
-    let done = |pid| ended_within(pid, Duration::from_secs(20));
+    let done = |pid| ended_within(pid, PATIENCE);
     assert_eq!(done(waiter), Some(0), "who waits sleeps on");
     signal(&mut to_watcher.1);
     assert_eq!(done(watcher), Some(0), "who watches sleeps on");
@@ -406,7 +406,7 @@ fn the_end_of_a_childs_request_is_told(mut ring: Ring) {
         ring.close();
         submitted == 1
     });
-    let told = shown(&event, libc::POLLIN, 10_000);
+    let told = shown(&event, libc::POLLIN, PATIENCE_MS);
     ring.follow();
     assert_eq!((told, ended(pid)), (libc::POLLIN, 0));
     assert_eq!(results(&ring.reap_all()), [(1, -libc::ECANCELED)]);

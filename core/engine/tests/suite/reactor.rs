@@ -265,7 +265,7 @@ fn workers_sleep() -> bool {
 
 /// Waits for a completion without coming in for it; `None` where none comes.
 fn watch_for_some_time(ring: &mut Ring) -> Option<Cqe> {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
         if let Some(cqe) = ring.reap() {
             return Some(cqe);
@@ -363,7 +363,7 @@ fn more_rings_than_the_reactor_can_drive_wait_for_the_same_file() {
         for (peer, _) in &mut pairs {
             peer.write_all(b"!").unwrap();
         }
-        let told = events.iter().all(|event| shown(event, libc::POLLIN, 20_000) != 0);
+        let told = events.iter().all(|event| shown(event, libc::POLLIN, PATIENCE_MS) != 0);
         told && rings.iter_mut().all(|ring| {
             let cqe = watch(ring);
             (cqe.user_data, cqe.res) == (1, 1) && ring.reap_all().is_empty()

@@ -81,7 +81,7 @@ fn an_edge_comes_for_each_completion(engine: Engine) -> impl Answer {
     let mut seen = vec![reported(&epoll, 0)];
     for round in 0..6 {
         ring.submit(&[sqe(IORING_OP_NOP, round)]);
-        seen.extend([reported(&epoll, 5000), reported(&epoll, 0)]);
+        seen.extend([reported(&epoll, PATIENCE_MS), reported(&epoll, 0)]);
         if round % 2 == 1 {
             assert_eq!(ring.reap_all().len(), 2);
         }
@@ -91,7 +91,7 @@ fn an_edge_comes_for_each_completion(engine: Engine) -> impl Answer {
     reported(&epoll, 0);
     assert_eq!(ring.reap_all().len(), 1);
     ring.submit(&[sqe(IORING_OP_NOP, 8)]);
-    seen.push(reported(&epoll, 5000));
+    seen.push(reported(&epoll, PATIENCE_MS));
     seen
 }
 
@@ -111,7 +111,7 @@ fn an_edge_comes_for_what_completes_later(engine: Engine) -> impl Answer {
                 let (fd, addr) = (from.as_raw_fd(), byte.as_mut_ptr() as u64);
                 ring.submit(&[Sqe { fd, addr, len: 1, ..sqe(IORING_OP_RECV, round) }]);
                 (&to).write_all(b"x").unwrap();
-                let told = reported(&epoll, 5000);
+                let told = reported(&epoll, PATIENCE_MS);
                 assert_eq!(ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), 0);
                 (told, ring.reap_all().len())
             })
@@ -128,7 +128,7 @@ fn it_ceases_to_be_readable_without_a_call() {
     for (round, waits) in [(0, 0), (1, 0), (2, 1), (3, 1)] {
         ring.push(sqe(IORING_OP_NOP, round));
         assert_eq!(ring.enter(1, waits), 1);
-        assert!(reported(&epoll, 5000));
+        assert!(reported(&epoll, PATIENCE_MS));
         assert_eq!(ring.reap_all().len(), 1);
         until("the descriptor is readable no more", || !reported(&epoll, 0));
     }
@@ -181,7 +181,7 @@ fn it_ceases_to_be_readable_after_a_call_that_was_refused() {
     frontend::show_readiness(ring.fd).unwrap();
     let epoll = instance(&ring, 0);
     ring.submit(&[sqe(IORING_OP_NOP, 1)]);
-    assert!(reported(&epoll, 5000));
+    assert!(reported(&epoll, PATIENCE_MS));
     let fd = ring.fd;
     let waits = move || enter(Engine::User, fd, 1, 1, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
     assert_eq!(std::thread::spawn(waits).join().unwrap(), -libc::EEXIST);

@@ -165,7 +165,7 @@ fn an_sq_thread_begins_asleep(engine: Engine) -> impl Answer {
     let mut params = params(IORING_SETUP_SQPOLL);
     params.sq_thread_idle = 60_000;
     let mut ring = Ring::with_params(engine, 4, params).unwrap();
-    let give_up = Instant::now() + Duration::from_secs(10);
+    let give_up = Instant::now() + PATIENCE;
     while ring.word(ring.params.sq_off.flags).load(Ordering::Acquire) & IORING_SQ_NEED_WAKEUP == 0 {
         assert!(Instant::now() < give_up, "{engine:?}: it spins");
         std::thread::yield_now();
@@ -403,7 +403,7 @@ fn links_of_what_no_worker_can_take(engine: Engine) -> impl Answer {
     let mut ring = Ring::new(engine, 4, 0);
     let sync = |user_data, fd, flags| Sqe { fd, flags, ..sqe(IORING_OP_FSYNC, user_data) };
     ring.submit(&[sync(1, file.as_raw_fd(), HARDLINK), sync(2, -1, LINK), sqe(IORING_OP_NOP, 3)]);
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
     let mut results = Vec::new();
     while results.len() < 3 {
         results.extend(ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)));

@@ -137,7 +137,7 @@ fn traced_where(shown: impl Fn(&str) -> bool, entries: u32, flags: u32, case: im
             libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
             libc::raise(libc::SIGSTOP);
             // Ends it where it waits for what never comes.
-            libc::alarm(20);
+            libc::alarm(60);
         }
         case(&mut Ring::new(Engine::User, entries, flags));
         true

@@ -27,15 +27,6 @@ fn with(sqe: Sqe, flags: u8) -> Sqe {
     Sqe { flags, ..sqe }
 }
 
-fn clock(clock: i32) -> Time {
-    // SAFETY: writes a time of ours.
-    unsafe {
-        let mut time: libc::timespec = std::mem::zeroed();
-        libc::clock_gettime(clock, &mut time);
-        [time.tv_sec, time.tv_nsec]
-    }
-}
-
 #[both(8, 0)]
 fn relative_and_absolute_on_every_clock(mut ring: Ring) -> impl Answer {
     let mut all = ring.collect_from(&[timeout(1, &SHORT, 0, 0)], 1);

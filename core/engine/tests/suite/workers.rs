@@ -48,7 +48,7 @@ fn opens_where(ring: &mut Ring, path: &CString, expected: impl Fn(&str) -> bool)
     ring.submit(&[Sqe { flags: ASYNC, ..open(1, path, libc::O_RDONLY) }]);
     let begun = Instant::now();
     while !processors_of_workers().iter().any(|list| expected(list)) {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", processors_of_workers());
+        assert!(begun.elapsed() < PATIENCE, "{:?}", processors_of_workers());
         std::thread::yield_now();
     }
     let writer = fs::File::options().read(true).write(true).open(path.to_str().unwrap()).unwrap();

@@ -81,7 +81,7 @@ fn close(engine: Engine, socket: TcpStream, told: bool) {
 
 /// Waits until a connection is reset.
 fn wait_reset(far: &TcpStream) -> std::io::ErrorKind {
-    assert_ne!(shown(far, 0, 20_000) & libc::POLLERR, 0, "the peer hears of an error");
+    assert_ne!(shown(far, 0, PATIENCE_MS) & libc::POLLERR, 0, "the peer hears of an error");
     far.take_error().unwrap().expect("an error").kind()
 }
 

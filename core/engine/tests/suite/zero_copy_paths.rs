@@ -169,8 +169,6 @@ fn a_registered_buffer_is_held_until_the_network_is_done_with_it(engine: Engine)
     (sent, unregistered, held, free)
 }
 
-const GENEROUS: Duration = Duration::from_secs(60);
-
 /// Looks until something is there.
 fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
@@ -178,7 +176,7 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(begin.elapsed() < GENEROUS, "{what}");
+        assert!(begin.elapsed() < PATIENCE, "{what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -201,7 +199,7 @@ fn is_asleep(tid: i32) -> bool {
 }
 
 fn wait_readable(fd: i32) {
-    assert_ne!(shown(&fd, libc::POLLIN, GENEROUS.as_millis() as i32), 0, "something is told");
+    assert_ne!(shown(&fd, libc::POLLIN, PATIENCE_MS), 0, "something is told");
 }
 
 /// A ring that does everything by itself, and one that leaves it to its caller.
