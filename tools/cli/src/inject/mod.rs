@@ -107,10 +107,13 @@ impl Tracer {
         channel.ask();
         match channel.answer(|| tracer.lives()) {
             Some(0) => Ok(tracer),
-            answer => {
+            Some(errno) => {
                 tracer.dismiss();
-                Err(answer
-                    .map_or_else(|| io::Error::other("the tracer has ended"), io::Error::from_raw_os_error))
+                Err(io::Error::from_raw_os_error(errno))
+            }
+            None => {
+                tracer.wait();
+                Err(io::Error::other("the tracer has ended"))
             }
         }
     }
@@ -121,17 +124,70 @@ impl Tracer {
         let mut about: libc::siginfo_t = unsafe { std::mem::zeroed() };
         // SAFETY: looks at a child, which is waited for later.
         let result = unsafe { libc::waitid(libc::P_PID, self.0 as libc::id_t, &mut about, options) };
-        // SAFETY: filled in where the child has ended.
-        result == 0 && unsafe { about.si_pid() } == 0
+        if result == 0 {
+            // SAFETY: filled in where the child has ended.
+            return unsafe { about.si_pid() } == 0;
+        }
+        // Where a sandbox refuses that, it may be waited for here.
+        // SAFETY: names no memory.
+        unsafe { libc::waitpid(self.0, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) == 0 }
+    }
+
+    /// Sees its end, unless it was seen before.
+    fn wait(self) {
+        // SAFETY: names no memory.
+        unsafe { libc::waitpid(self.0, std::ptr::null_mut(), libc::__WALL) };
     }
 
     /// Lets it end.
     fn dismiss(self) {
         // It waits for this process otherwise.
         // SAFETY: a child that was not waited for yet.
+        unsafe { libc::kill(self.0, libc::SIGKILL) };
+        self.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// Refuses a call to this thread from now on.
+    pub(super) fn refuse(number: libc::c_long) {
+        let line = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+        let refusal = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+        let mut filter = [
+            line(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+            line(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, number as u32),
+            line(libc::BPF_RET | libc::BPF_K, 0, refusal),
+            line(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: reads the filter.
         unsafe {
-            libc::kill(self.0, libc::SIGKILL);
-            libc::waitpid(self.0, std::ptr::null_mut(), libc::__WALL);
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+        }
+    }
+
+    fn sleeper() -> Tracer {
+        Tracer(Command::new("sleep").arg("1000").spawn().unwrap().id() as libc::pid_t)
+    }
+
+    #[test]
+    fn a_tracer_is_known_to_live_where_waitid_is_refused() {
+        for refused in [None, Some(libc::SYS_waitid)] {
+            let (tracer, ended) = (sleeper(), sleeper());
+            // SAFETY: a child of ours.
+            unsafe { libc::kill(ended.0, libc::SIGKILL) };
+            refused.into_iter().for_each(refuse);
+            while ended.lives() {
+                std::thread::yield_now();
+            }
+            assert!(tracer.lives());
+            tracer.dismiss();
+            ended.wait();
         }
     }
 }

@@ -28,8 +28,7 @@ pub fn run(process: libc::pid_t, image: &Image, program: &CStr, channel: &Channe
         libc::sigprocmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
     }
     let tracee = Tracee(process);
-    // SAFETY: asks only.
-    if channel.is_asked(|| unsafe { libc::getppid() } == process) {
+    if channel.is_asked(|| is_child_of(process)) {
         let seized = tracee.seize();
         channel.give(seized.as_ref().map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0));
         // Where the program is not executed, this process's own failure says why.
@@ -39,6 +38,14 @@ pub fn run(process: libc::pid_t, image: &Image, program: &CStr, channel: &Channe
     }
     // SAFETY: ends this process; its parent's buffers are the parent's to flush.
     unsafe { libc::_exit(0) }
+}
+
+/// Whether that process, which was the parent, lives. Where a sandbox refuses `getppid`, whether there is one of that number.
+fn is_child_of(process: libc::pid_t) -> bool {
+    // SAFETY: asks only.
+    let parent = unsafe { libc::getppid() };
+    // SAFETY: as above.
+    parent == process || parent < 0 && unsafe { libc::syscall(libc::SYS_tgkill, process, process, 0) } == 0
 }
 
 /// Maps the image and lets it begin; where that fails, the process ends.
@@ -236,5 +243,23 @@ impl Tracee {
             Ok(_) => Err(io::Error::other("not all of it could be written")),
             Err(_) => Err(io::Error::last_os_error()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::refuse;
+    use super::*;
+
+    #[test]
+    fn who_asks_is_known_to_live_where_getppid_is_refused() {
+        // SAFETY: asks only.
+        let parent = unsafe { libc::getppid() };
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        let ended = child.id() as libc::pid_t;
+        assert!(is_child_of(parent) && !is_child_of(ended));
+        refuse(libc::SYS_getppid);
+        assert!(is_child_of(parent) && !is_child_of(ended));
     }
 }
