@@ -1,6 +1,7 @@
 //! The image's own ways to do things for the engine and for the trap: there is no C library, and no thread-local storage that
-//! could be counted on, the thread pointer included.
+//! could be counted on.
 
+use crate::{arch, patched};
 use anyring_engine::Host;
 use anyring_runtime::{sys, threads};
 use anyring_trap::arch::Context;
@@ -73,12 +74,15 @@ fn note(thread_id: u32) -> Option<&'static Note> {
 }
 
 impl Frontend for Injected {
-    fn is_inside(&self) -> bool {
-        // The trap is the only way in, and it blocks signals.
-        false
+    fn is_inside(&self, interrupted: &Context) -> bool {
+        // The trap blocks signals.
+        patched::is_inside(interrupted)
     }
 
-    fn kept_out(&self, signal: u64, _interrupted: &mut Context) {
+    fn kept_out(&self, signal: u64, interrupted: &mut Context) {
+        if patched::kept_out(signal, interrupted) {
+            return;
+        }
         let thread_id = sys::thread_id();
         let free = |note: &&Note| {
             // Acquire pairs with the release in `take_kept_out`: the last thread has taken its signals.
@@ -102,6 +106,14 @@ impl Frontend for Injected {
         note.thread_id.store(0, Ordering::Release);
         NOTED.fetch_sub(1, Ordering::Relaxed);
         signals
+    }
+
+    fn settle(&self, interrupted: &mut Context) {
+        patched::settle(interrupted);
+    }
+
+    fn forked(&self) {
+        patched::forked();
     }
 
     fn trapped_at(&self, _next: usize) {}
@@ -134,8 +146,10 @@ impl Host for Injected {
     }
 
     fn thread_identity(&self) -> NonZeroUsize {
-        // What the thread pointer points to is the program's affair: it may be nothing.
-        NonZeroUsize::new(sys::thread_id() as usize).unwrap_or(NonZeroUsize::MIN)
+        // What the thread pointer points to is the program's affair: it may be nothing, but C libraries, Go and Zig have one for each thread.
+        NonZeroUsize::new(arch::thread_pointer())
+            .or_else(|| NonZeroUsize::new(sys::thread_id() as usize))
+            .unwrap_or(NonZeroUsize::MIN)
     }
 
     fn interrupt_signal(&self) -> Option<u32> {
@@ -145,5 +159,10 @@ impl Host for Injected {
 
     fn faults_resume(&self) -> bool {
         signals::active()
+    }
+
+    unsafe fn sleep(&self, number: usize, arguments: [usize; 6]) -> Option<isize> {
+        // SAFETY: the caller's promise.
+        unsafe { patched::sleep(number, arguments) }
     }
 }

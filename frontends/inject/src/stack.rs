@@ -8,6 +8,7 @@ const AT_PHDR: usize = 3;
 const AT_PHENT: usize = 4;
 const AT_PHNUM: usize = 5;
 const AT_ENTRY: usize = 9;
+const AT_HWCAP2: usize = 26;
 
 const PT_LOAD: u32 = 1;
 const PT_PHDR: u32 = 6;
@@ -70,6 +71,11 @@ impl Stack {
     /// Where the program begins.
     pub fn entry(&self) -> usize {
         self.auxiliary(AT_ENTRY).unwrap_or(0)
+    }
+
+    /// More features of the processor.
+    pub fn features(&self) -> usize {
+        self.auxiliary(AT_HWCAP2).unwrap_or(0)
     }
 
     /// Where its code lies.

@@ -1,17 +1,18 @@
 //! The steps before the program's first instruction.
 
-use crate::frontend;
+use crate::patched::{self, Block};
 use crate::stack::Stack;
+use crate::{arch, frontend};
 use anyring_runtime::{config, process, sys};
 use anyring_trap::filter::Reach;
 use anyring_trap::{exec, fork, low, trap};
 
 /// Puts the trap in place. `tracer` is a child of this process that has mapped the image and is about
-/// to end; `top` is the stack as the kernel prepared it.
+/// to end; `top` is the stack as the kernel prepared it, and `block` what the tracer has put beside the stubs of patched sites, or null.
 ///
 /// # Safety
 /// Called by the entry only.
-pub unsafe extern "C" fn start(tracer: usize, _first: usize, top: *const usize) {
+pub unsafe extern "C" fn start(tracer: usize, _first: usize, top: *const usize, block: *mut Block) {
     // The program must not find a child that it did not start.
     sys::wait_for(tracer as u32);
     // SAFETY: the kernel's stack.
@@ -21,6 +22,7 @@ pub unsafe extern "C" fn start(tracer: usize, _first: usize, top: *const usize) 
     process::refuse_settings(&config);
     // SAFETY: the kernel's list, and nothing of the program runs yet.
     unsafe { config::forget_started(stack.environment) };
+    arch::learn(stack.features());
     let entry = stack.entry();
     let is_low = low::is_low(entry);
     let text = if is_low { Some(low::RANGE) } else { stack.text() };
@@ -31,6 +33,11 @@ pub unsafe extern "C" fn start(tracer: usize, _first: usize, top: *const usize) 
         &frontend::FRONTEND,
         &frontend::HOST,
     );
+    // What the kernel is to answer goes on to it by a trap.
+    if process::active() {
+        // SAFETY: the tracer's, as the caller promises.
+        unsafe { patched::begin(block) };
+    }
     if trap::installed() {
         fork::watch();
         // SAFETY: as above.

@@ -4,7 +4,7 @@ use crate::{arch, inside, patch};
 use anyring_engine::Host;
 use anyring_runtime::{arch::thread_pointer, threads};
 use anyring_trap::arch::Context;
-use anyring_trap::{Frontend, signals};
+use anyring_trap::{Frontend, signals, sleep};
 use core::ffi::{CStr, c_void};
 use core::num::NonZeroUsize;
 
@@ -51,15 +51,13 @@ impl Host for Beside {
 }
 
 impl Frontend for Preload {
-    fn is_inside(&self) -> bool {
+    fn is_inside(&self, _interrupted: &Context) -> bool {
         inside::active()
     }
 
     fn kept_out(&self, signal: u64, interrupted: &mut Context) {
         inside::kept_out(signal, interrupted.signal_mask());
-        if let Some(address) = inside::interrupted_sleep(interrupted.instruction_pointer()) {
-            interrupted.set_instruction_pointer(address);
-        }
+        sleep::give_up(interrupted);
     }
 
     fn take_kept_out(&self) -> u64 {

@@ -8,7 +8,7 @@
 
 use crate::{arch, cancel};
 use anyring_runtime::sys::{self, signal_bit};
-use anyring_trap::signals;
+use anyring_trap::{signals, sleep};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 use linux_raw_sys::general as raw;
@@ -195,22 +195,11 @@ pub fn note_offset() -> isize {
     arch::note() as isize - anyring_runtime::arch::thread_pointer().get() as isize
 }
 
-/// Makes a system call that may sleep. A signal that was kept out since the thread entered, or comes
-/// before the thread sleeps, has it answer `-EINTR` at once: between the look at the note and the
-/// `syscall` instruction, [`interrupted_sleep`] sets the thread back.
+/// Makes a system call that may sleep, where the calling thread is inside.
 ///
 /// # Safety
 /// As for the call that `number` names.
 pub unsafe fn sleep(number: usize, arguments: [usize; 6]) -> Option<isize> {
-    let blocked = note().blocked.as_ptr().cast_const();
     // SAFETY: the caller's promise.
-    active().then(|| unsafe { arch::anyring_preload_sleep(number, arguments.as_ptr(), blocked) })
-}
-
-/// Where to go on instead, if a signal came at `address`, at the brink of a sleep.
-pub fn interrupted_sleep(address: usize) -> Option<usize> {
-    let start = arch::anyring_preload_sleep_start as *const () as usize;
-    let end = arch::anyring_preload_sleep_end as *const () as usize;
-    let give_up = arch::anyring_preload_sleep_interrupted as *const () as usize;
-    (start..end).contains(&address).then_some(give_up)
+    active().then(|| unsafe { sleep::unless(&note().blocked, number, arguments) })
 }

@@ -1,6 +1,6 @@
 //! Forks of the process, as the trap sees them or hears of them.
 
-use crate::{signals, stub};
+use crate::{handlers, signals, stub};
 use anyring_engine::os::user;
 use anyring_runtime::{calls, process, sys};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -27,7 +27,8 @@ pub fn watch() {
 fn renew_mark() -> bool {
     // SAFETY: null, or a page that stays mapped.
     let mark = unsafe { MARK.load(Ordering::Relaxed).as_ref() };
-    mark.is_none_or(|mark| mark.swap(true, Ordering::Relaxed))
+    // Nearly always it is set; a look is cheaper than an exchange.
+    mark.is_none_or(|mark| mark.load(Ordering::Relaxed) || mark.swap(true, Ordering::Relaxed))
 }
 
 /// Called when a call traps, and where the process is not the one that it was: the first in a child of `fork` says so. A child
@@ -42,7 +43,11 @@ pub fn notice() {
 pub fn forked() {
     renew_mark();
     signals::forked();
+    handlers::forked();
     process::forked();
+    if let Some(frontend) = crate::frontend() {
+        frontend.forked();
+    }
 }
 
 /// `fork`, or `clone` with memory of its own, as the trap saw it.

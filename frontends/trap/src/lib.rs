@@ -16,11 +16,14 @@ pub mod descriptors;
 pub mod exec;
 pub mod filter;
 pub mod fork;
+pub mod handlers;
 pub mod library;
 pub mod low;
 pub mod pending;
 pub mod program;
 pub mod signals;
+pub mod sites;
+pub mod sleep;
 pub mod start;
 pub mod stub;
 pub mod trap;
@@ -29,8 +32,8 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// A front end that uses the trap.
 pub trait Frontend: Sync {
-    /// Whether the calling thread is inside the engine by another way than the trap.
-    fn is_inside(&self) -> bool;
+    /// Whether the calling thread, which a signal has interrupted, is inside the engine by another way than the trap.
+    fn is_inside(&self, interrupted: &arch::Context) -> bool;
 
     /// A signal was kept out of the engine, where the calling thread is; it is blocked until the
     /// thread leaves. The front end takes note, and sees that no sleep begins any more.
@@ -39,6 +42,12 @@ pub trait Frontend: Sync {
     /// The signals that were kept out of the engine since the calling thread entered it; they are
     /// forgotten.
     fn take_kept_out(&self) -> u64;
+
+    /// A handler of the program is about to run in the calling thread, which is not inside. It may be on its way in or out.
+    fn settle(&self, _interrupted: &mut arch::Context) {}
+
+    /// The process has forked and this is the child, whose only thread is the calling one.
+    fn forked(&self) {}
 
     /// A call trapped, and the calling thread is about to enter a ring, in which it may end. Called in the handler.
     fn enters(&self) {}

@@ -18,6 +18,7 @@ use crate::Frontend;
 use crate::altstack;
 use crate::arch::{self, Context};
 use crate::fork;
+use crate::handlers;
 use crate::pending;
 use crate::stub;
 use anyring_engine::frontend;
@@ -519,6 +520,7 @@ unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Con
         return;
     }
     altstack::give_back(interrupted);
+    settle(interrupted);
     let entry = &ENTRIES[signal as usize];
     let action = entry.load();
     if action.flags & raw::SA_RESETHAND as usize != 0 {
@@ -541,7 +543,14 @@ fn is_inside(signal: c_int, interrupted: &Context) -> bool {
     let in_stub = || frontend::syscall_stub().contains(&interrupted.instruction_pointer());
     let in_trap =
         || ASYNCHRONOUS & signal_bit(signal as u32) == 0 && interrupted.signal_mask() & OF_TRAP == OF_TRAP;
-    crate::frontend().is_some_and(Frontend::is_inside) || in_stub() || in_trap()
+    crate::frontend().is_some_and(|frontend| frontend.is_inside(interrupted)) || in_stub() || in_trap()
+}
+
+/// A handler of the program is about to run.
+fn settle(interrupted: &mut Context) {
+    if let Some(frontend) = crate::frontend() {
+        frontend.settle(interrupted);
+    }
 }
 
 /// Queues the signal for this thread anew, to come when it has left the engine.
@@ -600,8 +609,11 @@ unsafe fn run(
     }
     // SAFETY: the caller's promise.
     let handler: Handler = unsafe { core::mem::transmute(handler) };
+    // SAFETY: the kernel's.
+    let stack = handlers::begins(unsafe { &mut *context });
     // SAFETY: arguments as the kernel gave them.
     unsafe { handler(signal, info, context) };
+    handlers::ends(stack);
     if noted() != before {
         note(before);
     }
@@ -736,6 +748,7 @@ pub unsafe fn obey(signal: c_int, mut info: *mut c_void, interrupted: &mut Conte
         }
         return;
     }
+    settle(interrupted);
     if action.flags & raw::SA_RESETHAND as usize != 0 {
         entry.store(&Action::default());
     }

@@ -6,7 +6,7 @@
 
 use crate::arch::{AUDIT_ARCH, Context, FORKS};
 use crate::filter::{self, Question, Reach};
-use crate::{Frontend, altstack, credentials, descriptors, exec, fork, signals, stub};
+use crate::{Frontend, altstack, credentials, descriptors, exec, fork, handlers, signals, stub};
 use anyring_engine::{Caller, frontend};
 use anyring_runtime::arch::REPLACING;
 use anyring_runtime::ask::{self, Answer};
@@ -188,6 +188,7 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
     }
     fork::notice();
     altstack::give_back(interrupted);
+    handlers::notice(interrupted);
     let arguments = interrupted.arguments();
     let moves = arguments[0] as u32 & raw::CLONE_VM != 0 || arguments[1] != 0;
     if number == raw::__NR_clone as usize && moves {

@@ -10,7 +10,7 @@ use std::ops::Range;
 struct Linked;
 
 impl Frontend for Linked {
-    fn is_inside(&self) -> bool {
+    fn is_inside(&self, _interrupted: &Context) -> bool {
         false
     }
 

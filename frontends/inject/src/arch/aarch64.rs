@@ -1,6 +1,18 @@
 //! AArch64, as on x86-64.
 
-use core::arch::global_asm;
+use core::arch::{asm, global_asm};
+
+/// Takes note of nothing: every processor has what is used here.
+pub fn learn(_features: usize) {}
+
+/// The calling thread's pointer; 0 where the thread has none.
+#[inline]
+pub fn thread_pointer() -> usize {
+    let pointer;
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nomem, nostack, preserves_flags)) };
+    pointer
+}
 
 // The compiler's library has a constructor that asks the C library for the features of the processor. Nobody runs constructors
 // here: atomic operations are those that every processor has.
@@ -20,6 +32,7 @@ global_asm!(
     "anyring_inject_entry:",
     "mov x19, sp",
     "mov x20, x1",
+    "mov x3, x2",
     "mov x2, sp",
     "bl {start}",
     "mov sp, x19",
@@ -27,6 +40,7 @@ global_asm!(
     "mov x0, #0",
     "mov x1, #0",
     "mov x2, #0",
+    "mov x3, #0",
     "mov x19, #0",
     "mov x20, #0",
     "mov x29, #0",

@@ -64,6 +64,52 @@ global_asm!(
     ".popsection",
 );
 
+unsafe extern "C" {
+    /// A system call, or `-EINTR` where `*interrupted` is set; see [`crate::sleep`].
+    pub fn anyring_trap_sleep(number: usize, arguments: *const usize, interrupted: *const bool) -> isize;
+
+    /// Where it looks at `*interrupted`.
+    pub fn anyring_trap_sleep_start();
+    /// Behind its `svc`.
+    pub fn anyring_trap_sleep_end();
+    /// Where it returns `-EINTR`.
+    pub fn anyring_trap_sleep_interrupted();
+}
+
+global_asm!(
+    ".pushsection .text.anyring_trap_sleep,\"ax\",@progbits",
+    ".globl anyring_trap_sleep",
+    ".hidden anyring_trap_sleep",
+    ".type anyring_trap_sleep,@function",
+    ".globl anyring_trap_sleep_start",
+    ".hidden anyring_trap_sleep_start",
+    ".globl anyring_trap_sleep_end",
+    ".hidden anyring_trap_sleep_end",
+    ".globl anyring_trap_sleep_interrupted",
+    ".hidden anyring_trap_sleep_interrupted",
+    "anyring_trap_sleep:",
+    // A thread may end in the call: what unwinds it comes by.
+    ".cfi_startproc",
+    "mov x9, x1",
+    "mov x10, x2",
+    "mov x8, x0",
+    "ldp x0, x1, [x9]",
+    "ldp x2, x3, [x9, #16]",
+    "ldp x4, x5, [x9, #32]",
+    "anyring_trap_sleep_start:",
+    "ldrb w11, [x10]",
+    "cbnz w11, anyring_trap_sleep_interrupted",
+    "svc #0",
+    "anyring_trap_sleep_end:",
+    "ret",
+    "anyring_trap_sleep_interrupted:",
+    "mov x0, #-4",
+    "ret",
+    ".cfi_endproc",
+    ".size anyring_trap_sleep, . - anyring_trap_sleep",
+    ".popsection",
+);
+
 /// The return from a signal handler, and the flag that has the kernel use it. Without them handlers would return through the vdso, which
 /// a program may unmap (valgrind does).
 pub fn restorer() -> (u32, usize) {

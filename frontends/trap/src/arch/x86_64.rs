@@ -64,6 +64,55 @@ global_asm!(
     ".popsection",
 );
 
+unsafe extern "C" {
+    /// A system call, or `-EINTR` where `*interrupted` is set; see [`crate::sleep`].
+    pub fn anyring_trap_sleep(number: usize, arguments: *const usize, interrupted: *const bool) -> isize;
+
+    /// Where it looks at `*interrupted`.
+    pub fn anyring_trap_sleep_start();
+    /// Behind its `syscall`.
+    pub fn anyring_trap_sleep_end();
+    /// Where it returns `-EINTR`.
+    pub fn anyring_trap_sleep_interrupted();
+}
+
+global_asm!(
+    ".pushsection .text.anyring_trap_sleep,\"ax\",@progbits",
+    ".globl anyring_trap_sleep",
+    ".hidden anyring_trap_sleep",
+    ".type anyring_trap_sleep,@function",
+    ".globl anyring_trap_sleep_start",
+    ".hidden anyring_trap_sleep_start",
+    ".globl anyring_trap_sleep_end",
+    ".hidden anyring_trap_sleep_end",
+    ".globl anyring_trap_sleep_interrupted",
+    ".hidden anyring_trap_sleep_interrupted",
+    "anyring_trap_sleep:",
+    // A thread may end in the call: what unwinds it comes by.
+    ".cfi_startproc",
+    "mov rcx, rdx",
+    "mov rax, rdi",
+    "mov r11, rsi",
+    "mov rdi, [r11]",
+    "mov rsi, [r11 + 8]",
+    "mov rdx, [r11 + 16]",
+    "mov r10, [r11 + 24]",
+    "mov r8, [r11 + 32]",
+    "mov r9, [r11 + 40]",
+    "anyring_trap_sleep_start:",
+    "cmp byte ptr [rcx], 0",
+    "jne anyring_trap_sleep_interrupted",
+    "syscall",
+    "anyring_trap_sleep_end:",
+    "ret",
+    "anyring_trap_sleep_interrupted:",
+    "mov rax, -4",
+    "ret",
+    ".cfi_endproc",
+    ".size anyring_trap_sleep, . - anyring_trap_sleep",
+    ".popsection",
+);
+
 /// The return from a signal handler, as the kernel wants it named in `sa_restorer`, and the flag that says that it is there.
 pub fn restorer() -> (u32, usize) {
     const SA_RESTORER: u32 = 0x0400_0000;
@@ -105,17 +154,36 @@ const _: () = {
     assert!(core::mem::offset_of!(Context, signal_mask) == 296);
 };
 
-/// Places in `registers` (`REG_*` of `<sys/ucontext.h>`).
-const R8: usize = 0;
-const R9: usize = 1;
-const R10: usize = 2;
-const RDI: usize = 8;
-const RSI: usize = 9;
-const RBP: usize = 10;
-const RDX: usize = 12;
-const RAX: usize = 13;
-const RSP: usize = 15;
-const RIP: usize = 16;
+/// Places of registers in `ucontext_t` (`REG_*` of `<sys/ucontext.h>`).
+pub mod register {
+    /// r8.
+    pub const R8: usize = 0;
+    /// r9.
+    pub const R9: usize = 1;
+    /// r10.
+    pub const R10: usize = 2;
+    /// rdi.
+    pub const RDI: usize = 8;
+    /// rsi.
+    pub const RSI: usize = 9;
+    /// rbp.
+    pub const RBP: usize = 10;
+    /// rbx.
+    pub const RBX: usize = 11;
+    /// rdx.
+    pub const RDX: usize = 12;
+    /// rax.
+    pub const RAX: usize = 13;
+    /// rcx.
+    pub const RCX: usize = 14;
+    /// The stack pointer.
+    pub const RSP: usize = 15;
+    /// The instruction pointer.
+    pub const RIP: usize = 16;
+    /// The flags.
+    pub const FLAGS: usize = 17;
+}
+use register::{R8, R9, R10, RAX, RBP, RDI, RDX, RIP, RSI, RSP};
 
 impl Context {
     /// The arguments of the trapped system call.
@@ -142,6 +210,16 @@ impl Context {
     /// Lets the thread go on at `address`.
     pub fn set_instruction_pointer(&mut self, address: usize) {
         self.registers[RIP] = address;
+    }
+
+    /// A [`register`].
+    pub fn register(&self, place: usize) -> usize {
+        self.registers[place]
+    }
+
+    /// Lets the thread go on with another value in a [`register`].
+    pub fn set_register(&mut self, place: usize, value: usize) {
+        self.registers[place] = value;
     }
 
     /// Lets the thread make its call `number` again, with another first argument.

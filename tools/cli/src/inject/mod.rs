@@ -7,6 +7,7 @@
 mod arch;
 mod channel;
 mod image;
+mod sites;
 mod tracer;
 
 use crate::library;

@@ -7,6 +7,7 @@
 use super::arch::{Registers, SYSCALL};
 use super::channel::Channel;
 use super::image::Image;
+use super::sites::{self, Program};
 use std::ffi::CStr;
 use std::io;
 
@@ -70,10 +71,12 @@ fn map(tracee: &Tracee, image: &Image) -> io::Result<()> {
     tracee.poke(at, u64::from_le_bytes(patched))?;
     let registers = match place(tracee, image, &start) {
         Ok(base) => {
+            let block = Program::of(tracee.0, at)
+                .map_or(0, |program| sites::patch(&Calls { tracee, start: &start }, &program));
             tracee.poke(at, first)?;
             // SAFETY: asks only.
             let tracer = unsafe { libc::getpid() } as u64;
-            start.with_function(base + image.entry as u64, [tracer, at])
+            start.with_function(base + image.entry as u64, [tracer, at, block])
         }
         Err(error) => {
             eprintln!("anyring: cannot map the engine: {error}");
@@ -112,6 +115,61 @@ fn place(tracee: &Tracee, image: &Image, start: &Registers) -> io::Result<u64> {
         tracee.call(start, libc::SYS_close, [file as u64, 0, 0, 0, 0, 0])?;
     }
     Ok(base)
+}
+
+/// A process at its first instruction, which has been replaced by one that makes a system call.
+pub struct Calls<'a> {
+    tracee: &'a Tracee,
+    start: &'a Registers,
+}
+
+impl Calls<'_> {
+    /// Lets the process make a call.
+    ///
+    /// # Errors
+    /// The call's, or those of `ptrace`.
+    pub fn make(&self, number: i64, a: [u64; 6]) -> io::Result<u64> {
+        self.tracee.call(self.start, number, a)
+    }
+
+    /// Writes to memory that the process may write to.
+    ///
+    /// # Errors
+    /// Those of `process_vm_writev`.
+    pub fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+        self.tracee.write(address, bytes)
+    }
+
+    /// Replaces some of the program's code, if it is `before`, and not where the process stands.
+    ///
+    /// # Errors
+    /// Those of `ptrace`; or other code lies there. Nothing has changed then.
+    pub fn replace(&self, address: u64, before: &[u8], bytes: &[u8]) -> io::Result<()> {
+        const WORD: u64 = size_of::<u64>() as u64;
+        let first = address & !(WORD - 1);
+        let words: Vec<u64> = (first..address + bytes.len() as u64).step_by(WORD as usize).collect();
+        let at = self.start.instruction();
+        let was: Vec<u64> = words.iter().map(|&word| self.tracee.peek(word)).collect::<io::Result<_>>()?;
+        let mut all: Vec<u8> = was.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let place = &mut all[(address - first) as usize..][..bytes.len()];
+        if place != before || words.iter().any(|&word| word < at + WORD && at < word + WORD) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        place.copy_from_slice(bytes);
+        for (index, word) in all.chunks_exact(WORD as usize).enumerate() {
+            let word = word.try_into().map_or(0, u64::from_le_bytes);
+            if let Err(error) = self.tracee.poke(words[index], word) {
+                // The whole jump or none of it.
+                words
+                    .iter()
+                    .zip(&was)
+                    .take(index)
+                    .try_for_each(|(&word, &was)| self.tracee.poke(word, was))?;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Where the kernel reads or writes registers.

@@ -4,52 +4,6 @@ pub mod sites;
 
 use core::arch::{asm, global_asm};
 
-unsafe extern "C" {
-    /// A system call, or `-EINTR` where `*interrupted` is set; see [`crate::inside::sleep`].
-    pub fn anyring_preload_sleep(number: usize, arguments: *const usize, interrupted: *const bool) -> isize;
-
-    /// Where it looks at `*interrupted`.
-    pub fn anyring_preload_sleep_start();
-    /// Behind its `svc`.
-    pub fn anyring_preload_sleep_end();
-    /// Where it returns `-EINTR`.
-    pub fn anyring_preload_sleep_interrupted();
-}
-
-global_asm!(
-    ".pushsection .text.anyring_preload_sleep,\"ax\",@progbits",
-    ".globl anyring_preload_sleep",
-    ".hidden anyring_preload_sleep",
-    ".type anyring_preload_sleep,@function",
-    ".globl anyring_preload_sleep_start",
-    ".hidden anyring_preload_sleep_start",
-    ".globl anyring_preload_sleep_end",
-    ".hidden anyring_preload_sleep_end",
-    ".globl anyring_preload_sleep_interrupted",
-    ".hidden anyring_preload_sleep_interrupted",
-    "anyring_preload_sleep:",
-    // A thread may end in the call: what unwinds it comes by.
-    ".cfi_startproc",
-    "mov x9, x1",
-    "mov x10, x2",
-    "mov x8, x0",
-    "ldp x0, x1, [x9]",
-    "ldp x2, x3, [x9, #16]",
-    "ldp x4, x5, [x9, #32]",
-    "anyring_preload_sleep_start:",
-    "ldrb w11, [x10]",
-    "cbnz w11, anyring_preload_sleep_interrupted",
-    "svc #0",
-    "anyring_preload_sleep_end:",
-    "ret",
-    "anyring_preload_sleep_interrupted:",
-    "mov x0, #-4",
-    "ret",
-    ".cfi_endproc",
-    ".size anyring_preload_sleep, . - anyring_preload_sleep",
-    ".popsection",
-);
-
 // A constructor of the compiler's library asks which atomic operations the processor has. A process without a C library does not
 // have this function: there only a dynamic linker loads us.
 #[cfg(not(test))]

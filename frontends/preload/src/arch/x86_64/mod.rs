@@ -11,55 +11,6 @@ compile_error!(
      save the vector registers that such code changes"
 );
 
-unsafe extern "C" {
-    /// A system call, or `-EINTR` where `*interrupted` is set; see [`crate::inside::sleep`].
-    pub fn anyring_preload_sleep(number: usize, arguments: *const usize, interrupted: *const bool) -> isize;
-
-    /// Where it looks at `*interrupted`.
-    pub fn anyring_preload_sleep_start();
-    /// Behind its `syscall`.
-    pub fn anyring_preload_sleep_end();
-    /// Where it returns `-EINTR`.
-    pub fn anyring_preload_sleep_interrupted();
-}
-
-global_asm!(
-    ".pushsection .text.anyring_preload_sleep,\"ax\",@progbits",
-    ".globl anyring_preload_sleep",
-    ".hidden anyring_preload_sleep",
-    ".type anyring_preload_sleep,@function",
-    ".globl anyring_preload_sleep_start",
-    ".hidden anyring_preload_sleep_start",
-    ".globl anyring_preload_sleep_end",
-    ".hidden anyring_preload_sleep_end",
-    ".globl anyring_preload_sleep_interrupted",
-    ".hidden anyring_preload_sleep_interrupted",
-    "anyring_preload_sleep:",
-    // A thread may end in the call: what unwinds it comes by.
-    ".cfi_startproc",
-    "mov rcx, rdx",
-    "mov rax, rdi",
-    "mov r11, rsi",
-    "mov rdi, [r11]",
-    "mov rsi, [r11 + 8]",
-    "mov rdx, [r11 + 16]",
-    "mov r10, [r11 + 24]",
-    "mov r8, [r11 + 32]",
-    "mov r9, [r11 + 40]",
-    "anyring_preload_sleep_start:",
-    "cmp byte ptr [rcx], 0",
-    "jne anyring_preload_sleep_interrupted",
-    "syscall",
-    "anyring_preload_sleep_end:",
-    "ret",
-    "anyring_preload_sleep_interrupted:",
-    "mov rax, -4",
-    "ret",
-    ".cfi_endproc",
-    ".size anyring_preload_sleep, . - anyring_preload_sleep",
-    ".popsection",
-);
-
 /// Where the GNU C library keeps a thread's number (`tid` of `struct pthread`), behind the thread pointer.
 pub const THREAD_NUMBER: Option<isize> = Some(0x2d0);
 

@@ -26,15 +26,52 @@ impl Registers {
         self
     }
 
-    /// Prepares the registers for a function with two arguments.
-    pub fn with_function(mut self, address: u64, arguments: [u64; 2]) -> Self {
+    /// Prepares the registers for a function with three arguments.
+    pub fn with_function(mut self, address: u64, arguments: [u64; 3]) -> Self {
         self.0.pc = address;
-        self.0.regs[..2].copy_from_slice(&arguments);
+        self.0.regs[..3].copy_from_slice(&arguments);
         self
     }
 
     /// The result of a system call.
     pub fn result(&self) -> i64 {
         self.0.regs[0] as i64
+    }
+}
+
+/// Call sites are found on x86-64 only, so far: here all trap.
+pub mod sites {
+    /// Bytes of a stub.
+    pub const STUB: usize = 128;
+    /// Bytes of a jump.
+    pub const JUMP: usize = 4;
+
+    /// A site, by offsets in its text.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Site {
+        /// The first byte of the jump.
+        pub start: usize,
+        /// The instruction that makes the call.
+        pub call: usize,
+    }
+
+    /// The judgement of a call.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Found {
+        /// A site that can be patched.
+        Site(Site),
+    }
+
+    /// Nothing is found.
+    pub fn for_each(_text: &[u8], _found: impl FnMut(usize, Found)) {}
+
+    /// There is no stub.
+    pub fn stub(_text: &[u8], _base: u64, _site: Site, _address: u64, _block: u64) -> Option<[u8; STUB]> {
+        None
+    }
+
+    /// There is no jump.
+    pub fn jump(_site: u64, _stub: u64) -> Option<[u8; JUMP]> {
+        None
     }
 }

@@ -1,5 +1,7 @@
 //! x86-64.
 
+pub mod sites;
+
 /// The relocation by which the image is adapted: `R_X86_64_RELATIVE`.
 pub const RELATIVE: u32 = 8;
 /// The bytes that parts of the image that are mapped apart begin at multiples of.
@@ -24,10 +26,10 @@ impl Registers {
         self.outside_of_calls()
     }
 
-    /// Prepares the registers for a function with two arguments.
-    pub fn with_function(mut self, address: u64, arguments: [u64; 2]) -> Self {
+    /// Prepares the registers for a function with three arguments.
+    pub fn with_function(mut self, address: u64, arguments: [u64; 3]) -> Self {
         self.0.rip = address;
-        [self.0.rdi, self.0.rsi] = arguments;
+        [self.0.rdi, self.0.rsi, self.0.rdx] = arguments;
         self.outside_of_calls()
     }
 

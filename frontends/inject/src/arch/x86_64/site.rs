@@ -1,0 +1,259 @@
+//! Where stubs of patched sites jump: takes a slot, enters the engine on its stack, and goes on behind the site.
+//!
+//! rax holds the number, r11 the stub's record; rcx is free. From `shl` on rcx holds, from its highest bits down, how many slots were
+//! looked at in vain, the number, and the flags as `lahf` and `seto` have them.
+
+use crate::patched::pool::{self, POOL, Slot, offset};
+use crate::patched::{enter, leave_interrupted};
+use anyring_trap::arch::{Context, register};
+use anyring_trap::handlers::ALTERNATE_STACKS_IN_USE;
+use core::arch::global_asm;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
+use linux_raw_sys::general as raw;
+
+/// Bytes of the instruction that makes a call.
+pub const SYSCALL_BYTES: usize = 2;
+
+unsafe extern "C" {
+    fn anyring_inject_site();
+    /// Where a slot is looked for.
+    fn anyring_inject_claim();
+    /// Behind the instruction that may have taken one; CF says that it has not.
+    fn anyring_inject_claimed();
+    /// Where the thread is on the slot's stack.
+    fn anyring_inject_entered();
+    /// Where signals that were kept out are looked for.
+    fn anyring_inject_leave();
+    /// Where the registers are given back, from the slot in rcx.
+    fn anyring_inject_restore();
+    /// Behind the instruction that gives back the slot.
+    fn anyring_inject_left();
+    /// Where the thread, on the program's stack, unblocks signals; the slot is in rbx.
+    fn anyring_inject_unblock();
+    /// Where it goes on to [`anyring_inject_restore`].
+    fn anyring_inject_unblocked();
+}
+
+global_asm!(
+    ".pushsection .text.anyring_inject_site,\"ax\",@progbits",
+    ".irp name, site, claim, claimed, entered, leave, restore, left, unblock, unblocked",
+    ".globl anyring_inject_\\name",
+    ".hidden anyring_inject_\\name",
+    ".endr",
+    ".type anyring_inject_site,@function",
+    ".p2align 4",
+    "anyring_inject_site:",
+    "endbr64",
+    "mov ecx, eax",
+    "lahf",
+    "seto al",
+    "shl rcx, 16",
+    "mov cx, ax",
+    "cmp dword ptr [rip + {on_alternate}], 0",
+    "jne 3f",
+    "anyring_inject_claim:",
+    // Threads lie apart, and a thread comes by the same calls: it finds the slot that it had, whose memory is at hand.
+    "mov rax, rsp",
+    "shr rax, 14",
+    "imul eax, eax, 0x9e3779b1",
+    "shr eax, 16",
+    "rol rcx, 16",
+    "add ax, cx",
+    "ror rcx, 16",
+    "and eax, {count} - 1",
+    "shl eax, {shift}",
+    "add rax, [rip + {pool}]",
+    "lock bts qword ptr [rax], 0",
+    "anyring_inject_claimed:",
+    "jc 2f",
+    "mov [rax + {stack_pointer}], rsp",
+    "lea rsp, [rax + {bytes}]",
+    "anyring_inject_entered:",
+    "mov [rax + {record}], r11",
+    "mov [rax + {packed}], rcx",
+    "mov [rax + {arguments}], rdi",
+    "mov [rax + {arguments} + 8], rsi",
+    "mov [rax + {arguments} + 16], rdx",
+    "mov [rax + {arguments} + 24], r10",
+    "mov [rax + {arguments} + 32], r8",
+    "mov [rax + {arguments} + 40], r9",
+    "mov [rax + {base}], rbx",
+    "mov [rax + {frame}], rbp",
+    ".irp index, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+    "movaps [rax + {vectors} + 16 * \\index], xmm\\index",
+    ".endr",
+    "mov rdi, rax",
+    "call {enter}",
+    // From here to `restore`, and on to where the stack pointer is the program's, the thread may be set back to here.
+    "anyring_inject_leave:",
+    "lea rcx, [rsp - 8]",
+    "and rcx, -{bytes}",
+    ".irp index, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+    "movaps xmm\\index, [rcx + {vectors} + 16 * \\index]",
+    ".endr",
+    "cmp byte ptr [rcx + {interrupted}], 0",
+    "jne 4f",
+    "anyring_inject_restore:",
+    "mov rax, [rcx + {packed}]",
+    "add al, 127",
+    "sahf",
+    "mov rdi, [rcx + {arguments}]",
+    "mov rsi, [rcx + {arguments} + 8]",
+    "mov rdx, [rcx + {arguments} + 16]",
+    "mov r10, [rcx + {arguments} + 24]",
+    "mov r8, [rcx + {arguments} + 32]",
+    "mov r9, [rcx + {arguments} + 40]",
+    "mov rbx, [rcx + {base}]",
+    "mov rax, [rcx + {result}]",
+    "mov r11, [rcx + {next}]",
+    "mov rsp, [rcx + {stack_pointer}]",
+    "mov qword ptr [rcx], 0",
+    "anyring_inject_left:",
+    "notrack jmp r11",
+    // The slot is taken: the next one, until all have been looked at.
+    "2: rol rcx, 16",
+    "inc cx",
+    "cmp cx, {count}",
+    "ror rcx, 16",
+    "jne anyring_inject_claim",
+    // Not the engine's: on to the `syscall`.
+    "3: mov eax, ecx",
+    "shr rcx, 16",
+    "mov ecx, ecx",
+    "add al, 127",
+    "sahf",
+    "mov eax, ecx",
+    "notrack jmp qword ptr [r11]",
+    // Signals were kept out.
+    "4: mov rbx, rcx",
+    "mov rdi, rcx",
+    "call {leave_interrupted}",
+    "mov rsp, [rbx + {stack_pointer}]",
+    "anyring_inject_unblock:",
+    "test al, al",
+    "jz 5f",
+    "xor edi, edi",
+    "xor esi, esi",
+    "lea rdx, [rbx + {no_time}]",
+    "lea r10, [rbx + {let_in}]",
+    "mov r8d, 8",
+    "mov eax, {ppoll}",
+    "syscall",
+    "5: mov edi, {set}",
+    "lea rsi, [rbx + {mask}]",
+    "xor edx, edx",
+    "mov r10d, 8",
+    "mov eax, {rt_sigprocmask}",
+    "syscall",
+    "mov rcx, rbx",
+    "anyring_inject_unblocked:",
+    "jmp anyring_inject_restore",
+    ".size anyring_inject_site, . - anyring_inject_site",
+    ".popsection",
+    on_alternate = sym ALTERNATE_STACKS_IN_USE,
+    pool = sym POOL,
+    enter = sym enter,
+    leave_interrupted = sym leave_interrupted,
+    shift = const pool::SHIFT,
+    bytes = const pool::BYTES,
+    count = const pool::COUNT,
+    stack_pointer = const offset::STACK_POINTER,
+    record = const offset::RECORD,
+    packed = const offset::PACKED,
+    arguments = const offset::ARGUMENTS,
+    base = const offset::BASE,
+    frame = const offset::FRAME,
+    result = const offset::RESULT,
+    next = const offset::NEXT,
+    interrupted = const offset::INTERRUPTED,
+    mask = const offset::MASK,
+    let_in = const offset::LET_IN,
+    no_time = const offset::NO_TIME,
+    vectors = const offset::VECTORS,
+    ppoll = const raw::__NR_ppoll,
+    rt_sigprocmask = const raw::__NR_rt_sigprocmask,
+    set = const raw::SIG_SETMASK,
+);
+
+/// The address that stubs jump to.
+pub fn address() -> usize {
+    anyring_inject_site as *const () as usize
+}
+
+/// The stack pointer of an interrupted thread.
+pub fn stack_pointer(interrupted: &Context) -> usize {
+    interrupted.register(register::RSP)
+}
+
+fn range(first: unsafe extern "C" fn(), end: unsafe extern "C" fn()) -> Range<usize> {
+    first as *const () as usize..end as *const () as usize
+}
+
+/// A signal was kept out of a thread on a slot's stack. Where it has looked for signals already, it does so again.
+pub fn look_again(interrupted: &mut Context) {
+    let leaves = range(anyring_inject_leave, anyring_inject_left);
+    if leaves.contains(&interrupted.instruction_pointer()) {
+        interrupted.set_instruction_pointer(leaves.start);
+    }
+}
+
+/// Finishes what a thread on the program's stack, on its way in or out, was about to do with a slot: a handler of the program comes now, and
+/// may jump away for ever.
+pub fn settle(interrupted: &mut Context) {
+    let at = interrupted.instruction_pointer();
+    if range(anyring_inject_claimed, anyring_inject_entered).contains(&at) {
+        unclaim(interrupted);
+    } else if range(anyring_inject_unblock, anyring_inject_unblocked).contains(&at) {
+        let slot = slot_in(interrupted, register::RBX);
+        interrupted.set_signal_mask(slot.mask.get());
+        leave(slot, interrupted);
+    } else if at == anyring_inject_unblocked as *const () as usize
+        || range(anyring_inject_restore, anyring_inject_left).contains(&at)
+    {
+        leave(slot_in(interrupted, register::RCX), interrupted);
+    }
+}
+
+/// The slot that a register names in the entry's code.
+fn slot_in(interrupted: &Context, place: usize) -> &'static Slot {
+    // SAFETY: the caller has looked at which instruction the thread is; slots stay mapped.
+    unsafe { &*(interrupted.register(place) as *const Slot) }
+}
+
+/// Gives back a slot that was just taken, and has the thread look for one anew.
+fn unclaim(interrupted: &mut Context) {
+    const CARRY: usize = 1;
+    let claimed = anyring_inject_claimed as *const () as usize;
+    let was_taken =
+        interrupted.instruction_pointer() == claimed && interrupted.register(register::FLAGS) & CARRY != 0;
+    if !was_taken {
+        // SAFETY: the bit is the first field of a slot, which stays mapped.
+        let taken = unsafe { &*(interrupted.register(register::RAX) as *const AtomicU64) };
+        taken.store(0, Ordering::Release);
+        interrupted.set_instruction_pointer(anyring_inject_claim as *const () as usize);
+    }
+}
+
+/// Lets the thread go on in the program, and gives back its slot.
+fn leave(slot: &Slot, interrupted: &mut Context) {
+    const BY_LAHF: usize = 0xd5;
+    const OVERFLOW: usize = 1 << 11;
+    let [overflow, by_lahf] = slot.flags().to_le_bytes().map(usize::from);
+    let others = interrupted.register(register::FLAGS) & !(BY_LAHF | OVERFLOW);
+    let flags = others | by_lahf & BY_LAHF | if overflow != 0 { OVERFLOW } else { 0 };
+    let places = [register::RDI, register::RSI, register::RDX, register::R10, register::R8, register::R9];
+    for (place, value) in places.into_iter().zip(slot.arguments()) {
+        interrupted.set_register(place, value);
+    }
+    for (place, value) in [
+        (register::RBX, slot.base.get()),
+        (register::RAX, slot.result.get() as usize),
+        (register::RSP, slot.stack_pointer.get()),
+        (register::RIP, slot.next.get()),
+        (register::FLAGS, flags),
+    ] {
+        interrupted.set_register(place, value);
+    }
+    slot.give_back();
+}

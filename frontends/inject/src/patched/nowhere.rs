@@ -1,0 +1,34 @@
+//! Patched call sites, of which there are none.
+
+use anyring_trap::arch::Context;
+pub use anyring_trap::sites::Block;
+
+/// There is nothing to let enter.
+///
+/// # Safety
+/// None here.
+pub unsafe fn begin(_block: *mut Block) {}
+
+/// Whether a signal came inside the engine.
+pub fn is_inside(_interrupted: &Context) -> bool {
+    false
+}
+
+/// A signal was kept out; whether that is noted.
+pub fn kept_out(_signal: u64, _interrupted: &mut Context) -> bool {
+    false
+}
+
+/// A handler of the program is about to run.
+pub fn settle(_interrupted: &mut Context) {}
+
+/// The process has forked and this is the child.
+pub fn forked() {}
+
+/// A sleep is the engine's.
+///
+/// # Safety
+/// None here.
+pub unsafe fn sleep(_number: usize, _arguments: [usize; 6]) -> Option<isize> {
+    None
+}

@@ -1,0 +1,153 @@
+//! The pool: stacks for the engine, each with what its thread left behind, found by where the thread's own stack lies.
+
+use crate::arch::site::SYSCALL_BYTES;
+use anyring_runtime::sys;
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use linux_raw_sys::general as raw;
+
+/// Bytes of a slot: [`Slot`], and a stack that grows down to it. The engine, the frame of a signal and what notes it need a third of that.
+pub const BYTES: usize = 64 << 10;
+/// How many threads may be inside at the same time, a power of two; more of them trap.
+pub const COUNT: usize = 128;
+/// The exponent of [`BYTES`].
+pub const SHIFT: u32 = BYTES.trailing_zeros();
+
+/// The first slot, at a multiple of [`BYTES`]. 0: there is none.
+pub static POOL: AtomicUsize = AtomicUsize::new(0);
+
+/// The state of the program that a thread inside left behind, and what has happened to the thread since. Only its own thread and that thread's handlers look at it, but
+/// for `taken`.
+#[repr(C, align(64))]
+pub struct Slot {
+    /// Bit 0: a thread has the slot.
+    pub taken: AtomicU64,
+    /// The program's stack pointer.
+    pub stack_pointer: Cell<usize>,
+    /// The stub's record, which is the address of the `syscall`.
+    record: Cell<*const usize>,
+    /// The number of the call, and the flags below it: see `entry`.
+    packed: Cell<usize>,
+    /// The arguments.
+    pub arguments: [Cell<usize>; 6],
+    /// rbx, which the entry needs.
+    pub base: Cell<usize>,
+    frame: Cell<usize>,
+    /// The result of the call.
+    pub result: Cell<isize>,
+    /// Where the program goes on.
+    pub next: Cell<usize>,
+    /// Whether signals were kept out, and are blocked.
+    pub interrupted: Cell<bool>,
+    /// The mask to put back then.
+    pub mask: Cell<u64>,
+    /// The signals that were kept out.
+    pub kept_out: Cell<u64>,
+    /// The mask with which those are taken that a wait with a mask of its own let through.
+    pub let_in: Cell<u64>,
+    /// A time of zero.
+    pub no_time: [u64; 2],
+    /// The vector registers that code for the baseline changes.
+    pub vectors: [u128; 16],
+}
+
+const _: () = assert!(size_of::<Slot>() < 1024 && core::mem::offset_of!(Slot, vectors).is_multiple_of(16));
+
+impl Slot {
+    /// The number of the call.
+    pub fn number(&self) -> usize {
+        self.packed.get() >> 16 & 0xffff_ffff
+    }
+
+    /// The flags, as `lahf` and `seto %al` have them.
+    pub fn flags(&self) -> u16 {
+        self.packed.get() as u16
+    }
+
+    /// The address of the `syscall`.
+    pub fn site(&self) -> usize {
+        // SAFETY: the stub's record, which stays.
+        unsafe { *self.record.get() }
+    }
+
+    /// The arguments of the call.
+    pub fn arguments(&self) -> [usize; 6] {
+        self.arguments.each_ref().map(Cell::get)
+    }
+
+    /// Where the program goes on behind the call, its stack and its frame.
+    pub fn pointers(&self) -> [usize; 4] {
+        [self.site() + SYSCALL_BYTES, self.stack_pointer.get(), self.frame.get(), 0]
+    }
+
+    /// Lets the program go on at `next`.
+    pub fn go_on_with(&self, result: isize, next: usize) {
+        self.result.set(result);
+        self.next.set(next);
+    }
+
+    /// Lets another thread have the slot.
+    pub fn give_back(&self) {
+        // Release pairs with the entry's locked instruction.
+        self.taken.store(0, Ordering::Release);
+    }
+}
+
+/// Offsets for the entry.
+pub mod offset {
+    use super::Slot;
+    use core::mem::offset_of;
+    pub const STACK_POINTER: usize = offset_of!(Slot, stack_pointer);
+    pub const RECORD: usize = offset_of!(Slot, record);
+    pub const PACKED: usize = offset_of!(Slot, packed);
+    pub const ARGUMENTS: usize = offset_of!(Slot, arguments);
+    pub const BASE: usize = offset_of!(Slot, base);
+    pub const FRAME: usize = offset_of!(Slot, frame);
+    pub const RESULT: usize = offset_of!(Slot, result);
+    pub const NEXT: usize = offset_of!(Slot, next);
+    pub const INTERRUPTED: usize = offset_of!(Slot, interrupted);
+    pub const MASK: usize = offset_of!(Slot, mask);
+    pub const LET_IN: usize = offset_of!(Slot, let_in);
+    pub const NO_TIME: usize = offset_of!(Slot, no_time);
+    pub const VECTORS: usize = offset_of!(Slot, vectors);
+}
+
+/// Maps the pool; whether there was memory. Only slots that are used take any.
+pub fn map() -> bool {
+    let flags = raw::MAP_NORESERVE | raw::MAP_STACK;
+    // SAFETY: new memory, wherever the kernel likes.
+    let mapped = unsafe { sys::map(0, (COUNT + 1) * BYTES, raw::PROT_READ | raw::PROT_WRITE, flags) };
+    let Ok(mapped) = usize::try_from(mapped) else { return false };
+    POOL.store(mapped.next_multiple_of(BYTES), Ordering::Relaxed);
+    true
+}
+
+/// The slot on whose stack a stack pointer lies.
+pub fn slot_at(stack_pointer: usize) -> Option<&'static Slot> {
+    let pool = POOL.load(Ordering::Relaxed);
+    // An empty stack begins where the slot ends.
+    let offset = stack_pointer.wrapping_sub(1).wrapping_sub(pool);
+    // SAFETY: mapped for good, and zeros are a slot.
+    (pool != 0 && offset < COUNT * BYTES)
+        .then(|| unsafe { &*((pool + (offset & !(BYTES - 1))) as *const Slot) })
+}
+
+/// The process has forked and this is the child: no other thread has a slot.
+pub fn forked() {
+    let here = 0u8;
+    let own = slot_at((&raw const here).addr());
+    let pool = POOL.load(Ordering::Relaxed);
+    if pool == 0 {
+        return;
+    }
+    for index in 0..COUNT {
+        // SAFETY: as above.
+        let slot = unsafe { &*((pool + index * BYTES) as *const Slot) };
+        // A slot that was never used has no memory, and needs none.
+        if slot.taken.load(Ordering::Relaxed) != 0 && !own.is_some_and(|own| core::ptr::eq(own, slot)) {
+            slot.interrupted.set(false);
+            slot.kept_out.set(0);
+            slot.give_back();
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Call sites of a static program: where they are, and the stubs that they jump to.
+//!
+//! A jump of five bytes takes the place of instructions before a `syscall`, which stays where it is. What the stub does,
+//! `frontends/inject/src/patched/mod.rs` tells.
+//!
+//! Nothing may jump to what lies within the five bytes. Nothing does where one instruction fills them: as the `mov` of the number does
+//! nearly everywhere. A jump to what follows that `mov` merely misses the stub. Only where several instructions have to be taken, a site is
+//! refused if anything near looks like a jump in between.
+
+mod chains;
+mod stub;
+
+use anyring_trap::sites::enters;
+use chains::{Chains, Placed};
+use iced_x86::{Code, InstructionInfoFactory, InstructionInfoOptions, OpAccess, Register};
+use std::ops::Range;
+pub use stub::{jump, stub};
+
+/// Bytes of a stub.
+pub const STUB: usize = 128;
+/// Bytes of a jump.
+pub const JUMP: usize = 5;
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+/// Most bytes that are copied.
+const COPIED: usize = 48;
+/// How far a jump may have come from.
+const NEAR: usize = 32 << 10;
+
+/// A site, by offsets in its text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// The first byte of the jump, and of what is copied.
+    pub start: usize,
+    /// The `syscall`.
+    pub call: usize,
+}
+
+/// The judgement of what looks like a `syscall`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// No call of the engine's is made there; or no instruction begins there.
+    Nothing,
+    /// A site that can be patched.
+    Site(Site),
+    /// A call of the engine's may be made there, and no jump has room.
+    Refused,
+}
+
+/// Calls `found` for everything in `text` that looks like a `syscall`.
+pub fn for_each(text: &[u8], mut found: impl FnMut(usize, Found)) {
+    let mut chains = Chains::new(text);
+    for call in memchr::memmem::find_iter(text, &SYSCALL) {
+        found(call, look(text, call, &mut chains));
+    }
+}
+
+fn look(text: &[u8], call: usize, chains: &mut Chains<'_>) -> Found {
+    if number_nearby(text, call).is_some_and(|number| !enters(number)) || is_bridge(text, call) {
+        return Found::Nothing;
+    }
+    let Some(run) = chains.run_before(call) else { return Found::Nothing };
+    match number(&run) {
+        Number::Is(number) if !enters(number) => return Found::Nothing,
+        Number::Moved(index) => return Found::Site(Site { start: run[index].offset, call }),
+        _ => {}
+    }
+    let fills = run.iter().rev().find(|one| one.instruction.len() >= JUMP);
+    let start = match fills {
+        Some(one) => Some(one.offset),
+        None => several(text, call, &run),
+    };
+    start.map_or(Found::Refused, |start| Found::Site(Site { start, call }))
+}
+
+/// The number that the nearest `mov $imm32,%eax` before a `syscall` seems to give it. A quick look, for most calls are none of the engine's:
+/// what it takes for another's traps, if it is the engine's.
+fn number_nearby(text: &[u8], call: usize) -> Option<u32> {
+    let before = &text[call.saturating_sub(COPIED)..call];
+    let from = before.windows(2).rposition(|pair| pair == SYSCALL).map_or(0, |at| at + 2);
+    before[from..].windows(JUMP).rev().find_map(|bytes| match *bytes {
+        [0xb8, a, b, 0, 0] => Some(u32::from_le_bytes([a, b, 0, 0])),
+        _ => None,
+    })
+}
+
+/// Whether this is where a C library makes calls in which a thread may be cancelled (musl's `__syscall_cp_asm`, glibc's
+/// `__syscall_cancel_arch`): a thread that is outside of that code is not cancelled. None of the engine's calls is made there.
+fn is_bridge(text: &[u8], call: usize) -> bool {
+    // mov %rdi,%r11; mov %rsi,%rax; mov %rdx,%rdi; mov %rcx,%rsi; mov %r8,%rdx; mov %r9,%r10
+    const MOVES: [u8; 18] = [
+        0x49, 0x89, 0xfb, 0x48, 0x89, 0xf0, 0x48, 0x89, 0xd7, 0x48, 0x89, 0xce, 0x4c, 0x89, 0xc2, 0x4d, 0x89,
+        0xca,
+    ];
+    let before = &text[call.saturating_sub(COPIED)..call];
+    before.windows(MOVES.len()).any(|bytes| bytes == MOVES)
+}
+
+/// The number of a call, as far as the code right before it tells.
+enum Number {
+    Is(u32),
+    /// One of the engine's, by the instruction at this place of the run, which fills a jump.
+    Moved(usize),
+    Unknown,
+}
+
+fn number(run: &[Placed]) -> Number {
+    let mut factory = InstructionInfoFactory::new();
+    for (index, placed) in run.iter().enumerate().rev() {
+        let instruction = &placed.instruction;
+        let uses =
+            factory.info_options(instruction, InstructionInfoOptions::NO_MEMORY_USAGE).used_registers();
+        let writes = uses.iter().any(|used| {
+            used.register().full_register() == Register::RAX
+                && !matches!(used.access(), OpAccess::Read | OpAccess::CondRead)
+        });
+        if !writes {
+            continue;
+        }
+        return match instruction.code() {
+            Code::Mov_r32_imm32 | Code::Mov_rm32_imm32 | Code::Mov_rm64_imm32 => {
+                let number = instruction.immediate32();
+                if enters(number) { Number::Moved(index) } else { Number::Is(number) }
+            }
+            Code::Xor_r32_rm32 | Code::Xor_rm32_r32
+                if instruction.op0_register() == instruction.op1_register() =>
+            {
+                Number::Is(0)
+            }
+            _ => Number::Unknown,
+        };
+    }
+    Number::Unknown
+}
+
+/// Where the shortest run of several instructions begins that has room for a jump, and that nothing near jumps into.
+fn several(text: &[u8], call: usize, run: &[Placed]) -> Option<usize> {
+    let last = call.checked_sub(JUMP)?;
+    let index = run.iter().rposition(|placed| placed.offset <= last)?;
+    let start = run[index].offset;
+    let inside = start + 1..start + JUMP;
+    (!is_jumped_into(text, &inside)).then_some(start)
+}
+
+/// Whether anything near looks like a jump to one of these places.
+fn is_jumped_into(text: &[u8], places: &Range<usize>) -> bool {
+    let leads_there = |end: usize, distance: isize| places.contains(&end.wrapping_add_signed(distance));
+    let short = places.start.saturating_sub(130)..(places.end + 130).min(text.len());
+    let by_byte = |at: usize| {
+        let is_jump = matches!(text[at - 1], 0x70..=0x7f | 0xe0..=0xe3 | 0xeb);
+        is_jump && leads_there(at + 1, isize::from(text[at].cast_signed()))
+    };
+    let first = places.start.saturating_sub(NEAR);
+    let long = &text[first..(places.end + NEAR).min(text.len())];
+    let by_word = |(at, word): (usize, &[u8])| {
+        let distance = i32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+        leads_there(first + at + 4, distance as isize)
+    };
+    short.skip(1).any(by_byte) || long.windows(4).enumerate().any(by_word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALL: [u8; 2] = SYSCALL;
+    const ENTER: [u8; 5] = [0xb8, 0xaa, 1, 0, 0];
+
+    /// The judgement of the only `syscall` in some code, which begins behind padding.
+    fn judge(code: &[&[u8]]) -> Found {
+        let text = [&[0xcc; 200], &code.concat()[..], &[0xcc; 200]].concat();
+        let mut judgements = Vec::new();
+        for_each(&text, |_, found| judgements.push(found));
+        assert_eq!(judgements.len(), 1);
+        judgements[0]
+    }
+
+    fn site(start: usize, call: usize) -> Found {
+        Found::Site(Site { start: 200 + start, call: 200 + call })
+    }
+
+    #[test]
+    fn the_move_of_the_number_becomes_the_jump() {
+        assert_eq!(judge(&[&ENTER, &CALL]), site(0, 5));
+        // mov %rdi,%rdx before, xor %r9d,%r9d between
+        assert_eq!(judge(&[&[0x48, 0x89, 0xfa], &ENTER, &[0x45, 0x31, 0xc9], &CALL]), site(3, 11));
+        // mov $426,%rax as handwritten code has it
+        assert_eq!(judge(&[&[0x48, 0xc7, 0xc0, 0xaa, 1, 0, 0], &CALL]), site(0, 7));
+    }
+
+    #[test]
+    fn other_calls_are_left_alone() {
+        assert_eq!(judge(&[&[0xb8, 39, 0, 0, 0], &CALL]), Found::Nothing);
+        // rt_sigreturn, as the C libraries have it
+        assert_eq!(judge(&[&[0x48, 0xc7, 0xc0, 15, 0, 0, 0], &CALL]), Found::Nothing);
+        // mov $426,%eax; xor %eax,%eax
+        assert_eq!(judge(&[&ENTER, &[0x31, 0xc0], &CALL]), Found::Nothing);
+    }
+
+    #[test]
+    fn bytes_in_instructions_are_no_calls() {
+        // mov $0x050f01aa,%eax; add %ebx,%ecx (many times)
+        let more = [0x01, 0xd9].repeat(20);
+        assert_eq!(judge(&[&more, &[0xb8, 0xaa, 1, 0x0f, 0x05], &more]), Found::Nothing);
+    }
+
+    #[test]
+    fn an_instruction_that_fills_a_jump_stands_in_for_the_number() {
+        // movslq 12(%r12),%r9; mov %r15d,%eax
+        assert_eq!(judge(&[&[0x4d, 0x63, 0x4c, 0x24, 0x0c], &[0x44, 0x89, 0xf8], &CALL]), site(0, 8));
+        // lea 0(%rip),%rsi; mov %ebx,%eax
+        assert_eq!(judge(&[&[0x48, 0x8d, 0x35, 0, 0, 0, 0], &[0x89, 0xd8], &CALL]), site(0, 9));
+    }
+
+    /// The end of Go's Syscall6.
+    const MOVES: [&[u8]; 4] =
+        [&[0x48, 0x89, 0xf2], &[0x49, 0x89, 0xfa], &[0x48, 0x89, 0xde], &[0x48, 0x89, 0xcf]];
+
+    #[test]
+    fn several_instructions_make_room() {
+        let code = MOVES.concat();
+        assert_eq!(judge(&[&code, &CALL]), site(6, 12));
+        // jmp to the last of them: nothing may come by within the jump's bytes.
+        assert_eq!(judge(&[&[0xeb, 9], &code, &CALL]), Found::Refused);
+        // jmp to the first of the two
+        assert_eq!(judge(&[&[0xeb, 6], &code, &CALL]), site(8, 14));
+        // jmp to the last of them from behind, by four bytes
+        assert_eq!(judge(&[&code, &CALL, &[0xe9, 0xf6, 0xff, 0xff, 0xff]]), Found::Refused);
+        assert_eq!(judge(&[MOVES[0], &CALL]), Found::Refused);
+    }
+
+    #[test]
+    fn where_threads_are_cancelled_is_left_alone() {
+        let moves: [&[u8]; 6] = [
+            &[0x49, 0x89, 0xfb],
+            &[0x48, 0x89, 0xf0],
+            &[0x48, 0x89, 0xd7],
+            &[0x48, 0x89, 0xce],
+            &[0x4c, 0x89, 0xc2],
+            &[0x4d, 0x89, 0xca],
+        ];
+        let rest: [&[u8]; 2] = [&[0x4c, 0x8b, 0x44, 0x24, 0x08], &[0x4c, 0x89, 0x5c, 0x24, 0x08]];
+        assert_eq!(judge(&[&moves.concat(), &rest.concat(), &CALL]), Found::Nothing);
+    }
+
+    #[test]
+    fn a_jump_target_by_padding_is_not_passed_over() {
+        // jmp over nopl 0(%rax,%rax,1), and to what follows it
+        assert_eq!(judge(&[&[0xeb, 5], &[0x0f, 0x1f, 0x44, 0, 0], MOVES[0], &CALL]), Found::Refused);
+    }
+
+    #[test]
+    fn what_lies_elsewhere_is_found_from_the_stub() {
+        // lea 16(%rip),%rsi; mov %ebx,%eax; syscall
+        let text = [&[0x48, 0x8d, 0x35, 16, 0, 0, 0], &[0x89, 0xd8][..], &CALL].concat();
+        let stub = stub(&text, 0x40_0000, Site { start: 0, call: 9 }, 0x30_0000, 0x2f_0000).unwrap();
+        let distance = i32::from_le_bytes(stub[3..7].try_into().unwrap());
+        assert_eq!(0x30_0007 + i64::from(distance), 0x40_0017);
+        assert_eq!(stub[7..9], [0x89, 0xd8]);
+        // A stub out of reach.
+        assert_eq!(super::stub(&text, 0x40_0000, Site { start: 0, call: 9 }, 1 << 40, 1 << 40), None);
+        let jump = jump(0x40_0000, 0x30_0000).unwrap();
+        assert_eq!(i32::from_le_bytes(jump[1..].try_into().unwrap()), -0x10_0005);
+    }
+}
