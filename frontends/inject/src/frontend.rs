@@ -116,7 +116,9 @@ impl Frontend for Injected {
         patched::forked();
     }
 
-    fn trapped_at(&self, _next: usize) {}
+    fn trapped_at(&self, _next: usize) {
+        patched::ring_called();
+    }
 
     fn wanted_blocked(&self) -> Option<u64> {
         blocked().map(|place| place.load(Ordering::Relaxed) >> 32)
@@ -159,6 +161,10 @@ impl Host for Injected {
 
     fn faults_resume(&self) -> bool {
         signals::active()
+    }
+
+    fn sees_closes(&self) -> bool {
+        patched::sees_closes()
     }
 
     unsafe fn sleep(&self, number: usize, arguments: [usize; 6]) -> Option<isize> {

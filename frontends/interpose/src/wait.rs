@@ -1,11 +1,12 @@
 //! Calls that wait for descriptors. A ring of ours is a memfd and cannot be polled; the engine has a
 //! stand-in for each that is polled ([`frontend::readiness_fd`]), which takes the ring's place here.
 
+use crate::arch::waits;
 use crate::{Frontend, next};
 use alloc::vec::Vec;
 use anyring_engine::frontend;
 use anyring_engine::os::user;
-use anyring_runtime::{calls, sys};
+use anyring_runtime::{arch, calls, sys};
 use core::ffi::{c_int, c_ulong, c_void};
 use linux_raw_sys::general as raw;
 
@@ -127,6 +128,64 @@ pub unsafe fn epoll_pwait2<F: Frontend>(
     )
 }
 
+/// The answer of such a call that the program makes by an instruction of its own, where rings are among what it names; `sleep` makes
+/// one that may sleep. `None` leaves the call to the program.
+///
+/// # Safety
+/// As for the call that `number` names.
+pub unsafe fn answer<F: Frontend>(
+    number: usize,
+    a: [usize; 6],
+    sleep: impl Fn([usize; 6]) -> isize,
+) -> Option<isize> {
+    let pointer = |index: usize| a[index] as *mut FdSet;
+    let answered = match number as u32 {
+        // SAFETY: the caller's promise.
+        raw::__NR_epoll_ctl => return unsafe { control::<F>(number, a) },
+        number if waits::by_epoll(number) => {
+            before_wait::<F>();
+            None
+        }
+        number if waits::by_list(number) => among_stand_ins::<F>(a[0] as *mut PollFd, a[1], |list| {
+            let [_, rest @ ..] = a;
+            sleep([list.addr(), rest[0], rest[1], rest[2], rest[3], rest[4]]) as c_int
+        }),
+        number if waits::by_sets(number) => {
+            let sets = [pointer(1), pointer(2), pointer(3)];
+            select_among_stand_ins::<F>(a[0] as c_int, sets, |count, [read, write, except]| {
+                sleep([count as usize, read.addr(), write.addr(), except.addr(), a[4], a[5]]) as c_int
+            })
+        }
+        _ => None,
+    };
+    answered.map(|answer| answer.map_or_else(|error| error, |result| result as isize))
+}
+
+/// `epoll_ctl(2)` by its number, for a ring.
+///
+/// # Safety
+/// As for the call.
+unsafe fn control<F: Frontend>(number: usize, mut a: [usize; 6]) -> Option<isize> {
+    let (operation, fd) = (a[1] as u32, a[2] as c_int);
+    if !calls::is_ring(fd) {
+        if operation == raw::EPOLL_CTL_ADD {
+            crate::sockets::watches_errors::<F>(fd);
+        }
+        return None;
+    }
+    match stand_in::<F>(fd) {
+        Ok(stand_in) => a[2] = stand_in as usize,
+        Err(error) => return Some(error as isize),
+    }
+    // SAFETY: the caller's promise.
+    let result = unsafe { arch::syscall(number, a) };
+    if result == 0 && operation == raw::EPOLL_CTL_ADD {
+        let _stay = F::enter();
+        frontend::added_to_epoll(fd);
+    }
+    Some(result)
+}
+
 /// `struct pollfd`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -144,17 +203,27 @@ unsafe impl user::Plain for PollFd {}
 fn with_stand_ins<F: Frontend>(
     list: *mut PollFd,
     count: usize,
-    mut wait: impl FnMut(*mut PollFd) -> c_int,
+    wait: impl Fn(*mut PollFd) -> c_int,
 ) -> c_int {
+    let answer = among_stand_ins::<F>(list, count, &wait);
+    answer.map_or_else(|| wait(list), |answer| answer.unwrap_or_else(|error| next::fail(error) as c_int))
+}
+
+/// The answer of a `wait` for rings among others, or why there is none; `None` where there are no rings.
+fn among_stand_ins<F: Frontend>(
+    list: *mut PollFd,
+    count: usize,
+    wait: impl FnOnce(*mut PollFd) -> c_int,
+) -> Option<Result<c_int, isize>> {
     // The kernel takes no more.
     if !calls::rings_exist() || count > sys::descriptor_limit() as usize || !names_ring(list, count) {
-        return wait(list);
+        return None;
     }
-    let Ok(mut copy) = user::read_many::<PollFd>(list.addr() as u64, count) else { return wait(list) };
+    let mut copy = user::read_many::<PollFd>(list.addr() as u64, count).ok()?;
     for entry in copy.iter_mut().filter(|entry| calls::is_ring(entry.fd)) {
         match stand_in::<F>(entry.fd) {
             Ok(stand_in) => entry.fd = stand_in,
-            Err(error) => return next::fail(error as isize) as c_int,
+            Err(error) => return Some(Err(error as isize)),
         }
     }
     let result = wait(copy.as_mut_ptr());
@@ -166,10 +235,10 @@ fn with_stand_ins<F: Frontend>(
         let told =
             answers.try_for_each(|(index, entry)| user::write(events(index) as u64, &(entry.revents as u16)));
         if let Err(errno) = told {
-            return next::fail(errno.negated() as isize) as c_int;
+            return Some(Err(errno.negated() as isize));
         }
     }
-    result
+    Some(Ok(result))
 }
 
 /// True if there is a ring in the list.
@@ -299,10 +368,21 @@ impl Words {
 fn select_with_stand_ins<F: Frontend>(
     count: c_int,
     sets: [*mut FdSet; 3],
-    wait: impl FnOnce(c_int, [*mut FdSet; 3]) -> c_int,
+    wait: impl Fn(c_int, [*mut FdSet; 3]) -> c_int,
 ) -> c_int {
+    let answer = select_among_stand_ins::<F>(count, sets, &wait);
+    answer
+        .map_or_else(|| wait(count, sets), |answer| answer.unwrap_or_else(|error| next::fail(error) as c_int))
+}
+
+/// The answer of a `wait` for rings among others, or why there is none; `None` where there are no rings.
+fn select_among_stand_ins<F: Frontend>(
+    count: c_int,
+    sets: [*mut FdSet; 3],
+    wait: impl FnOnce(c_int, [*mut FdSet; 3]) -> c_int,
+) -> Option<Result<c_int, isize>> {
     if !calls::rings_exist() || count <= 0 {
-        return wait(count, sets);
+        return None;
     }
     // The kernel looks at no more, however many are named.
     let named = (count as usize).min(sys::descriptor_limit() as usize);
@@ -310,19 +390,18 @@ fn select_with_stand_ins<F: Frontend>(
     let mut rings = Vec::new();
     let mut copies = [const { Words(Vec::new()) }; 3];
     for (copy, set) in copies.iter_mut().zip(sets).filter(|(_, set)| !set.is_null()) {
-        let Some(read) = Words::read(set, words) else { return wait(count, sets) };
-        *copy = read;
+        *copy = Words::read(set, words)?;
         rings.extend(copy.numbers().filter(|&fd| (fd as usize) < named && calls::is_ring(fd)));
     }
     if rings.is_empty() {
-        return wait(count, sets);
+        return None;
     }
     let mut pairs = Vec::new();
     let mut highest = named as c_int - 1;
     for ring in rings {
         match stand_in::<F>(ring) {
             Ok(stand_in) => pairs.push((ring, stand_in)),
-            Err(error) => return next::fail(error as isize) as c_int,
+            Err(error) => return Some(Err(error as isize)),
         }
         highest = highest.max(pairs[pairs.len() - 1].1);
     }
@@ -335,18 +414,18 @@ fn select_with_stand_ins<F: Frontend>(
     }
     let result = wait(highest + 1, given);
     if result < 0 {
-        return result;
+        return Some(Ok(result));
     }
     for (copy, set) in copies.iter_mut().zip(sets).filter(|(_, set)| !set.is_null()) {
         pairs.iter().for_each(|&(ring, stand_in)| copy.exchange(stand_in, ring));
         for (index, word) in copy.0[..words].iter().enumerate() {
             let place = set.wrapping_byte_add(index * size_of::<c_ulong>());
             if let Err(errno) = user::write(place.addr() as u64, word) {
-                return next::fail(errno.negated() as isize) as c_int;
+                return Some(Err(errno.negated() as isize));
             }
         }
     }
-    result
+    Some(Ok(result))
 }
 
 /// `select(2)`.

@@ -258,6 +258,11 @@ fn child_of_vfork_ends() -> bool {
     VFORKED.load(Ordering::Relaxed) && sys::process_id() != own_id() && VFORKED.swap(false, Ordering::Relaxed)
 }
 
+/// True in a child of `vfork`, which has descriptors of its own in its parent's memory.
+pub fn is_child_of_vfork() -> bool {
+    VFORKED.load(Ordering::Relaxed) && sys::process_id() != own_id()
+}
+
 /// The process is about to have a child by `vfork`.
 pub fn vforks() {
     frontend::hands_over();

@@ -6,17 +6,45 @@ use anyring_runtime::sys;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// How many stacks have handlers on them.
-pub static ALTERNATE_STACKS_IN_USE: AtomicU32 = AtomicU32::new(0);
+pub static IN_USE: AtomicU32 = AtomicU32::new(0);
+/// How many of them are in no place.
+pub static UNPLACED: AtomicU32 = AtomicU32::new(0);
 
 /// A stack with a handler on it.
-struct Place {
+#[repr(C)]
+pub struct Place {
+    /// The lowest address; 0: free.
+    pub address: AtomicUsize,
+    /// The address behind the highest.
+    pub end: AtomicUsize,
     /// The handler's thread; 0: free.
     thread_id: AtomicU32,
-    address: AtomicUsize,
 }
 
-static PLACES: [Place; 64] =
-    [const { Place { thread_id: AtomicU32::new(0), address: AtomicUsize::new(0) } }; 64];
+impl Place {
+    const fn at(address: usize) -> Self {
+        Self { address: AtomicUsize::new(address), end: AtomicUsize::new(0), thread_id: AtomicU32::new(0) }
+    }
+
+    fn free(&self) {
+        self.end.store(0, Ordering::Relaxed);
+        self.address.store(0, Ordering::Relaxed);
+        // Release pairs with the acquire of who takes the place.
+        self.thread_id.store(0, Ordering::Release);
+    }
+}
+
+/// How many stacks are noted.
+const COUNT: usize = 64;
+
+/// The stacks, and behind them one at [`LAST`].
+pub static PLACES: [Place; COUNT + 1] = {
+    let mut places = [const { Place::at(0) }; COUNT + 1];
+    places[COUNT] = Place::at(LAST);
+    places
+};
+/// The address in the last place.
+pub const LAST: usize = usize::MAX;
 
 /// A stack that [`begins`] has noted.
 pub struct Noted(Option<&'static Place>);
@@ -38,42 +66,53 @@ pub fn begins(interrupted: &mut Context) -> Option<Noted> {
     }
     let own = sys::thread_id();
     forget(|thread_id, _| thread_id == own);
-    ALTERNATE_STACKS_IN_USE.fetch_add(1, Ordering::SeqCst);
     let take = |place: &&Place| {
-        place.thread_id.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        place.thread_id.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed).is_ok()
     };
-    let place = PLACES.iter().find(take);
-    if let Some(place) = place {
-        place.address.store(stack.address, Ordering::Relaxed);
+    let place = PLACES[..COUNT].iter().find(take);
+    match place {
+        Some(place) => {
+            place.address.store(stack.address, Ordering::Relaxed);
+            place.end.store(stack.address + stack.bytes, Ordering::Relaxed);
+        }
+        None => _ = UNPLACED.fetch_add(1, Ordering::SeqCst),
     }
+    IN_USE.fetch_add(1, Ordering::SeqCst);
     Some(Noted(place))
 }
 
 /// The handler returns.
 pub fn ends(noted: Option<Noted>) {
     let Some(Noted(place)) = noted else { return };
-    if let Some(place) = place {
-        place.thread_id.store(0, Ordering::Relaxed);
+    IN_USE.fetch_sub(1, Ordering::SeqCst);
+    match place {
+        Some(place) => place.free(),
+        None => _ = UNPLACED.fetch_sub(1, Ordering::SeqCst),
     }
-    ALTERNATE_STACKS_IN_USE.fetch_sub(1, Ordering::SeqCst);
 }
 
 /// Forgets the stacks of which `is_over` says so, by thread and address: the handlers there have jumped out.
 fn forget(is_over: impl Fn(u32, usize) -> bool) {
-    for place in &PLACES {
+    /// Nobody's number.
+    const LEAVING: u32 = u32::MAX;
+    for place in &PLACES[..COUNT] {
         let thread_id = place.thread_id.load(Ordering::Relaxed);
         if thread_id != 0
             && is_over(thread_id, place.address.load(Ordering::Relaxed))
-            && place.thread_id.compare_exchange(thread_id, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            && place
+                .thread_id
+                .compare_exchange(thread_id, LEAVING, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
         {
-            ALTERNATE_STACKS_IN_USE.fetch_sub(1, Ordering::SeqCst);
+            place.free();
+            IN_USE.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }
 
 /// A call trapped: the handlers that were on stacks of this thread or of ended ones, and are not any more, are forgotten.
 pub fn notice(interrupted: &mut Context) {
-    if ALTERNATE_STACKS_IN_USE.load(Ordering::Relaxed) == 0 {
+    if IN_USE.load(Ordering::Relaxed) == 0 {
         return;
     }
     let (process, own) = (sys::process_id(), sys::thread_id());
@@ -87,16 +126,19 @@ pub fn notice(interrupted: &mut Context) {
 
 /// The process has forked and this is the child: there is no handler but those below this call, whose thread has another number.
 pub fn forked() {
-    /// More than any such stack has.
-    const BYTES: usize = 1 << 20;
     let here = 0u8;
     let here = (&raw const here).addr();
     let own = sys::thread_id();
     let mut kept = 0;
-    for place in PLACES.iter().filter(|place| place.thread_id.load(Ordering::Relaxed) != 0) {
-        let stays = here.wrapping_sub(place.address.load(Ordering::Relaxed)) < BYTES;
-        place.thread_id.store(if stays { own } else { 0 }, Ordering::Relaxed);
-        kept += u32::from(stays);
+    for place in PLACES[..COUNT].iter().filter(|place| place.thread_id.load(Ordering::Relaxed) != 0) {
+        let stack = place.address.load(Ordering::Relaxed)..place.end.load(Ordering::Relaxed);
+        if stack.contains(&here) {
+            place.thread_id.store(own, Ordering::Relaxed);
+            kept += 1;
+        } else {
+            place.free();
+        }
     }
-    ALTERNATE_STACKS_IN_USE.store(kept, Ordering::Relaxed);
+    UNPLACED.store(0, Ordering::Relaxed);
+    IN_USE.store(kept, Ordering::Relaxed);
 }

@@ -113,7 +113,7 @@ const EVERY_OTHER: u64 = !(OWN | signal_bit(raw::SIGKILL) | signal_bit(raw::SIGS
 pub const HANDLED: u64 = OF_TRAP & !OF_LIBRARIES;
 
 /// The signals that are blocked in the trap. C libraries let no program block all of it: some of these signals are their own.
-const OF_TRAP: u64 = ASYNCHRONOUS & !(signal_bit(raw::SIGKILL) | signal_bit(raw::SIGSTOP));
+pub const OF_TRAP: u64 = ASYNCHRONOUS & !(signal_bit(raw::SIGKILL) | signal_bit(raw::SIGSTOP));
 
 /// The signals of C libraries.
 const OF_LIBRARIES: u64 = signal_bit(32) | signal_bit(33) | signal_bit(34);
@@ -360,6 +360,11 @@ pub fn changed(how: u32, set: u64) {
 pub fn trapped_mask(a: [usize; 6], interrupted: &mut Context) -> isize {
     let before = interrupted.signal_mask();
     procmask(a, before, |after| interrupted.set_signal_mask(after))
+}
+
+/// `rt_sigprocmask(2)` of a program's thread that is inside, whose mask was `before` and becomes what `change` is told.
+pub fn changed_inside(a: [usize; 6], before: u64, change: impl FnOnce(u64)) -> isize {
+    procmask(a, before, change)
 }
 
 /// `rt_sigprocmask(2)` as the program asks for it.

@@ -1,19 +1,32 @@
 //! Patched call sites of a static program, of which the tracer that patches them (`tools/cli/src/inject`) and the image that they enter
 //! (`frontends/inject`) have to agree.
 
+use crate::arch::WAITING;
+use anyring_runtime::arch::REPLACING;
 use anyring_runtime::calls;
 use core::mem::offset_of;
+use core::sync::atomic::AtomicU8;
+use linux_raw_sys::general as raw;
 
 /// The data before the stubs.
 #[repr(C)]
 pub struct Block {
-    /// By the lower half of a call's number, whether the call enters the engine: not before the image says so.
-    pub table: [u8; 1 << 16],
+    /// By the lower half of a call's number, one of the `ENTERS`; not before the image says so.
+    pub table: [AtomicU8; 1 << 16],
     /// Where stubs jump.
     pub entry: usize,
     /// How many sites jump to stubs.
     pub sites: u64,
+    /// Whether no site is known that does not.
+    pub has_all: u64,
 }
+
+/// In the table: the call goes on to the kernel.
+pub const PASSES: u8 = 0;
+/// In the table: the call enters the engine, where it may sleep.
+pub const ENTERS: u8 = 1;
+/// In the table: the call enters the engine, and soon comes back.
+pub const ENTERS_BRIEFLY: u8 = 2;
 
 impl Block {
     /// Bytes before the first stub: whole pages, for code is protected otherwise.
@@ -22,11 +35,38 @@ impl Block {
     pub const TABLE: usize = offset_of!(Self, table);
     /// Where the entry's address lies.
     pub const ENTRY: usize = offset_of!(Self, entry);
-    /// Where the number of sites lies.
+    /// Where the number of sites lies, and behind it whether they are all.
     pub const SITES: usize = offset_of!(Self, sites);
+}
+
+const _: () = assert!(offset_of!(Block, has_all) == Block::SITES + 8);
+
+/// When a call enters the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// From the program's beginning.
+    Always,
+    /// From the first ring on.
+    AmongRings,
+}
+
+/// The calls that close or duplicate descriptors.
+const OF_DESCRIPTORS: &[u32] = &[raw::__NR_close, raw::__NR_close_range, raw::__NR_dup, raw::__NR_fcntl];
+
+/// How a call with this number is to enter the engine, and when; `None` where it is the kernel's.
+pub fn entering(number: u32) -> Option<(u8, When)> {
+    match number {
+        number if calls::is_ring_call(number as usize) => Some((ENTERS, When::Always)),
+        raw::__NR_rt_sigaction | raw::__NR_rt_sigprocmask => Some((ENTERS_BRIEFLY, When::Always)),
+        number if OF_DESCRIPTORS.contains(&number) || REPLACING.contains(&number) => {
+            Some((ENTERS_BRIEFLY, When::AmongRings))
+        }
+        number if WAITING.contains(&number) => Some((ENTERS, When::AmongRings)),
+        _ => None,
+    }
 }
 
 /// Whether a call with this number is to enter the engine.
 pub fn enters(number: u32) -> bool {
-    calls::is_ring_call(number as usize)
+    entering(number).is_some()
 }

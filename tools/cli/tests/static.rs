@@ -47,6 +47,16 @@ fn a_stack_without_room_is_left_alone() {
     }
 }
 
+/// Closes and waits are seen where call sites are patched, and no call traps for it.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn descriptors_are_the_programs() {
+    for program in [builds("shut"), builds("readiness")].concat() {
+        let (outcome, counters) = compare(&program, &NONE, true);
+        assert_eq!((outcome.code, counters.traps), (Some(0), 0), "{}", outcome.stdout);
+    }
+}
+
 /// Threads that find no stack trap; a child has all of them to itself.
 #[test]
 fn more_threads_than_stacks() {

@@ -12,11 +12,15 @@
 //!                              record: the address of the syscall
 //! ```
 //!
+//! The table has the three calls and those that change signal handlers and masks; from the first ring on also those that close, duplicate and wait
+//! for descriptors ([`anyring_trap::sites`]), so that other programs pay for none of that.
+//!
 //! A `syscall` changes rcx and r11 anyway, and nothing else in the stub changes a register, the flags or the stack. So a call that is not
 //! the engine's, or that finds no room ([`pool`]), goes on to the `syscall` that stayed where it was, and traps there if it has to.
 //!
 //! **The stack.** The program's may be a goroutine's, with a few bytes left, so nothing is written to it, not even a return address. The
-//! entry takes a slot of the pool, by a bit in it, saves the program's registers there, and runs the engine on the slot's stack.
+//! entry takes a slot of the pool, by a bit in it, saves the program's registers there, and runs the engine on the slot's stack. Calls that do not sleep have slots
+//! of their own, for which they wait: a close that goes on to the kernel is missed.
 //!
 //! **Signals** are not blocked. Handlers of the program are kept out of a thread whose stack pointer lies in the pool
 //! (`Frontend::is_inside`), as in dynamic programs: the signal is queued anew with everything blocked, and noted in the slot, which ends the next
@@ -28,21 +32,26 @@
 //! A thread that leaves with signals kept out unblocks them on the program's stack, where the handlers are to run.
 //!
 //! **Handlers on an alternate stack** must not come here: the kernel, which sees a stack pointer outside of the alternate stack, would put the frame
-//! of another signal over the handler's. So while any handler of the process runs on one, calls trap ([`anyring_trap::handlers`]).
+//! of another signal over the handler's. So calls that they make go on to the kernel, or trap ([`anyring_trap::handlers`]).
 
+mod answer;
 pub mod pool;
 
 use crate::arch::site as entry;
-use anyring_engine::{Caller, frontend};
-use anyring_runtime::{calls, sys};
+use anyring_runtime::{calls, log, sys};
 use anyring_trap::arch::Context;
 pub use anyring_trap::sites::Block;
-use anyring_trap::{fork, signals, sites, sleep};
-use core::sync::atomic::Ordering;
-use linux_raw_sys::general as raw;
+use anyring_trap::sites::When;
+use anyring_trap::{signals, sites, sleep};
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use pool::Slot;
 
+pub use answer::enter;
 pub use entry::settle;
+
+/// The tracer's block, once sites may enter the engine.
+static BLOCK: AtomicPtr<Block> = AtomicPtr::new(ptr::null_mut());
 
 /// Lets the sites of the program enter the engine, which must be ours. Without memory for the pool, they trap.
 ///
@@ -50,45 +59,55 @@ pub use entry::settle;
 /// `block` must be the tracer's, and the program must not run yet.
 pub unsafe fn begin(block: *mut Block) {
     // SAFETY: the caller's promise.
-    let Some(block) = (unsafe { block.as_mut() }) else { return };
+    let Some(place) = (unsafe { block.as_mut() }) else { return };
     if !pool::map() {
         return;
     }
-    block.entry = entry::address();
-    for (number, enters) in block.table.iter_mut().enumerate().take(1 << 9) {
-        if sites::enters(number as u32) {
-            *enters = 1;
-        }
-    }
-    calls::PATCHED_SITES.store(block.sites, Ordering::Relaxed);
+    place.entry = entry::address();
+    BLOCK.store(block, Ordering::Release);
+    enable(When::Always);
+    calls::PATCHED_SITES.store(place.sites, Ordering::Relaxed);
+    let others = if place.has_all == 0 { ", others trap or go on to the kernel" } else { "" };
+    log::debug!("{} call sites enter the engine{others}", place.sites);
 }
 
-/// Makes the call that a slot holds. Its result, and where the program goes on, are in the slot then.
-///
-/// # Safety
-/// As for the call.
-pub unsafe extern "C" fn enter(slot: &Slot) {
-    fork::notice();
-    let number = slot.number();
-    if !calls::is_ring_call(number) {
-        // The table knows the low half only.
-        return slot.go_on_with(number as isize, slot.site());
+/// Lets calls enter from now on.
+fn enable(when: When) {
+    /// More than there are calls.
+    const END: usize = 1 << 9;
+    // SAFETY: null, or the tracer's, which stays; all that changes in it are the table's atomic bytes.
+    let Some(block) = (unsafe { BLOCK.load(Ordering::Acquire).as_ref() }) else { return };
+    for (number, way) in block.table.iter().enumerate().take(END) {
+        if let Some((enters, _)) = sites::entering(number as u32).filter(|(_, then)| *then == when) {
+            way.store(enters, Ordering::Relaxed);
+        }
     }
-    if number == raw::__NR_io_uring_enter as usize && frontend::wants_callers() {
-        frontend::called_from(slot.pointers());
+}
+
+/// A call for a ring was made: from the first ring on, other calls enter, too.
+pub fn ring_called() {
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+    if calls::rings_exist() && !BEGUN.load(Ordering::Relaxed) {
+        BEGUN.store(true, Ordering::Relaxed);
+        enable(When::AmongRings);
     }
-    // SAFETY: the program's own call.
-    let result = unsafe { calls::call(number, slot.arguments(), &Caller::default()) };
-    calls::explain(number, result);
-    slot.go_on_with(result, slot.site() + entry::SYSCALL_BYTES);
+}
+
+/// Whether the engine is told of every close, as far as the tracer knows the program's code.
+pub fn sees_closes() -> bool {
+    // SAFETY: as in `enable`.
+    unsafe { BLOCK.load(Ordering::Acquire).as_ref() }.is_some_and(|block| block.has_all != 0)
 }
 
 /// The calling thread leaves, with signals kept out: they come when the slot's mask is set, which is left to the entry. Whether those have
 /// to be let in before that mask is in force again.
 pub extern "C" fn leave_interrupted(slot: &Slot) -> bool {
     // From here on nothing is kept out any more.
-    sys::set_signal_mask(sys::ASYNCHRONOUS | signals::OWN);
+    let mask = sys::set_signal_mask(sys::ASYNCHRONOUS | signals::OWN);
     slot.interrupted.set(false);
+    if !slot.has_mask.take() {
+        slot.mask.set(mask);
+    }
     let (mask, kept_out) = (slot.mask.get(), slot.kept_out.take());
     signals::release(mask);
     slot.let_in.set(mask & !kept_out);
@@ -108,10 +127,14 @@ pub fn is_inside(interrupted: &Context) -> bool {
 /// A signal was kept out; whether that is noted.
 pub fn kept_out(signal: u64, interrupted: &mut Context) -> bool {
     let Some(slot) = slot_of(interrupted) else { return false };
-    if !slot.interrupted.replace(true) {
-        slot.mask.set(interrupted.signal_mask());
-    }
+    slot.interrupted.set(true);
     slot.kept_out.set(slot.kept_out.get() | signal);
+    // The engine blocks signals for some steps. What comes then is never blocked by it, and comes again when the program's mask is back.
+    let mask = interrupted.signal_mask();
+    let is_blocked = signal & signals::OWN == 0;
+    if is_blocked && (!slot.has_mask.get() || mask & signals::OF_TRAP != signals::OF_TRAP) {
+        slot.set_mask(mask);
+    }
     sleep::give_up(interrupted);
     entry::look_again(interrupted);
     true

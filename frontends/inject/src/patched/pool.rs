@@ -8,8 +8,11 @@ use linux_raw_sys::general as raw;
 
 /// Bytes of a slot: [`Slot`], and a stack that grows down to it. The engine, the frame of a signal and what notes it need a third of that.
 pub const BYTES: usize = 64 << 10;
-/// How many threads may be inside at the same time, a power of two; more of them trap.
-pub const COUNT: usize = 128;
+/// How many threads may be inside at the same time in calls that may sleep, a power of two; more of them trap.
+pub const SLEEPING: usize = 128;
+/// How many slots there are for other calls, a power of two; more of them wait.
+pub const BRIEF: usize = 32;
+const COUNT: usize = SLEEPING + BRIEF;
 /// The exponent of [`BYTES`].
 pub const SHIFT: u32 = BYTES.trailing_zeros();
 
@@ -37,9 +40,11 @@ pub struct Slot {
     pub result: Cell<isize>,
     /// Where the program goes on.
     pub next: Cell<usize>,
-    /// Whether signals were kept out, and are blocked.
+    /// Whether signals were kept out, or the thread's mask is to be set for another reason when it leaves.
     pub interrupted: Cell<bool>,
-    /// The mask to put back then.
+    /// Whether the mask is another one than the thread has.
+    pub has_mask: Cell<bool>,
+    /// The mask with which the thread is to leave then.
     pub mask: Cell<u64>,
     /// The signals that were kept out.
     pub kept_out: Cell<u64>,
@@ -56,7 +61,7 @@ const _: () = assert!(size_of::<Slot>() < 1024 && core::mem::offset_of!(Slot, ve
 impl Slot {
     /// The number of the call.
     pub fn number(&self) -> usize {
-        self.packed.get() >> 16 & 0xffff_ffff
+        self.packed.get() >> 32
     }
 
     /// The flags, as `lahf` and `seto %al` have them.
@@ -84,6 +89,12 @@ impl Slot {
     pub fn go_on_with(&self, result: isize, next: usize) {
         self.result.set(result);
         self.next.set(next);
+    }
+
+    /// Lets the thread leave with this mask.
+    pub fn set_mask(&self, mask: u64) {
+        self.mask.set(mask);
+        self.has_mask.set(true);
     }
 
     /// Lets another thread have the slot.
@@ -146,6 +157,7 @@ pub fn forked() {
         // A slot that was never used has no memory, and needs none.
         if slot.taken.load(Ordering::Relaxed) != 0 && !own.is_some_and(|own| core::ptr::eq(own, slot)) {
             slot.interrupted.set(false);
+            slot.has_mask.set(false);
             slot.kept_out.set(0);
             slot.give_back();
         }

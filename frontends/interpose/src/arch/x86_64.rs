@@ -18,3 +18,23 @@ macro_rules! weak {
     }};
 }
 pub(crate) use weak;
+
+/// The calls that wait for descriptors.
+pub mod waits {
+    use linux_raw_sys::general as raw;
+
+    /// Whether the call waits for an epoll instance.
+    pub fn by_epoll(number: u32) -> bool {
+        matches!(number, raw::__NR_epoll_wait | raw::__NR_epoll_pwait | raw::__NR_epoll_pwait2)
+    }
+
+    /// Whether the call waits for a list of descriptors.
+    pub fn by_list(number: u32) -> bool {
+        matches!(number, raw::__NR_poll | raw::__NR_ppoll)
+    }
+
+    /// Whether the call waits for sets of descriptors.
+    pub fn by_sets(number: u32) -> bool {
+        matches!(number, raw::__NR_select | raw::__NR_pselect6)
+    }
+}

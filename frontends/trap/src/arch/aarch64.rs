@@ -2,6 +2,7 @@
 
 use core::arch::{asm, global_asm};
 use core::ffi::c_void;
+use linux_raw_sys::general as raw;
 
 /// `AUDIT_ARCH_AARCH64`.
 pub const AUDIT_ARCH: u32 = 0xc000_00b7;
@@ -9,6 +10,15 @@ pub const AUDIT_ARCH: u32 = 0xc000_00b7;
 pub const ELF_MACHINE: u16 = 183;
 /// `fork(2)`, which is no call of its own: programs ask for `clone(2)`.
 pub const FORKS: &[u32] = &[];
+
+/// The calls that wait for descriptors, or enter them in what waits.
+pub const WAITING: &[u32] = &[
+    raw::__NR_ppoll,
+    raw::__NR_pselect6,
+    raw::__NR_epoll_ctl,
+    raw::__NR_epoll_pwait,
+    raw::__NR_epoll_pwait2,
+];
 
 /// `extern "C" fn(number, a, b, c, d, e, f) -> isize`, position-independent.
 pub const STUB_CODE: &[u8] = &[

@@ -2,13 +2,26 @@
 
 use core::arch::global_asm;
 use core::ffi::c_void;
+use linux_raw_sys::general as raw;
 
 /// `AUDIT_ARCH_X86_64`.
 pub const AUDIT_ARCH: u32 = 0xc000_003e;
 /// `EM_X86_64`: programs of this architecture.
 pub const ELF_MACHINE: u16 = 62;
 /// `fork(2)`, where it is a call of its own.
-pub const FORKS: &[u32] = &[linux_raw_sys::general::__NR_fork];
+pub const FORKS: &[u32] = &[raw::__NR_fork];
+
+/// The calls that wait for descriptors, or enter them in what waits.
+pub const WAITING: &[u32] = &[
+    raw::__NR_poll,
+    raw::__NR_ppoll,
+    raw::__NR_select,
+    raw::__NR_pselect6,
+    raw::__NR_epoll_ctl,
+    raw::__NR_epoll_wait,
+    raw::__NR_epoll_pwait,
+    raw::__NR_epoll_pwait2,
+];
 
 /// `extern "C" fn(number, a, b, c, d, e, f) -> isize`, position-independent.
 pub const STUB_CODE: &[u8] = &[

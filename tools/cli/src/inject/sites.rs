@@ -3,7 +3,7 @@
 //! Nothing is done in halves: where the stubs cannot be had, no site is touched; a site that does not look in memory as in the file (a
 //! probe lies there) is left as it is. What is not patched traps.
 
-use super::arch::sites::{self, Found, STUB, Site};
+use super::arch::sites::{self, STUB};
 use super::tracer::Calls;
 use anyring_trap::sites::Block;
 use std::fs::File;
@@ -17,6 +17,26 @@ const SEARCH_MAX: usize = 64 << 20;
 /// How far a jump reaches, but for what is searched and for the stubs.
 const REACH: u64 = (1 << 31) - (256 << 20);
 const ELF_HEADER: usize = 64;
+
+/// A site, by offsets in its text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// The first byte of the jump, and of what is copied.
+    pub start: usize,
+    /// The instruction that makes the call.
+    pub call: usize,
+}
+
+/// The judgement of what looks like the instruction that makes a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// No call of the engine's is made there; or no instruction begins there.
+    Nothing,
+    /// A site that can be patched.
+    Site(Site),
+    /// A call of the engine's may be made there, and no jump has room, or may be there.
+    Refused,
+}
 
 /// A file in memory.
 struct Mapped(&'static [u8]);
@@ -90,17 +110,17 @@ impl Program {
         &self.file.0[text.bytes.clone()]
     }
 
-    /// The sites that can be patched, with the texts that they lie in.
-    fn sites(&self) -> Vec<(&Text, Site)> {
-        let mut all = Vec::new();
+    /// The sites that can be patched, with the texts that they lie in; and whether there are no others.
+    fn sites(&self) -> (Vec<(&Text, Site)>, bool) {
+        let (mut sites, mut are_all) = (Vec::new(), true);
         for text in &self.texts {
-            sites::for_each(self.bytes(text), |_, found| {
-                if let Found::Site(site) = found {
-                    all.push((text, site));
-                }
+            sites::for_each(self.bytes(text), |_, found| match found {
+                Found::Nothing => {}
+                Found::Site(site) => sites.push((text, site)),
+                Found::Refused => are_all = false,
             });
         }
-        all
+        (sites, are_all)
     }
 
     /// Where its code lies.
@@ -125,7 +145,7 @@ fn long(bytes: &[u8], at: usize) -> Option<u64> {
 
 /// Patches a program's sites; the block, or 0 where nothing is patched.
 pub fn patch(calls: &Calls<'_>, program: &Program) -> u64 {
-    let sites = program.sites();
+    let (sites, are_all) = program.sites();
     let Some(range) = program.range().filter(|_| !sites.is_empty()) else { return 0 };
     let length = Block::BYTES + (sites.len() * STUB).next_multiple_of(4096);
     let Some(block) = map_near(calls, &range, length as u64) else { return 0 };
@@ -146,8 +166,10 @@ pub fn patch(calls: &Calls<'_>, program: &Program) -> u64 {
     }
     let patched =
         jumps.iter().filter(|(start, before, jump)| calls.replace(*start, before, jump).is_ok()).count();
-    // Where the number cannot be written, the log lacks it.
-    let _ = calls.write(block + Block::SITES as u64, &(patched as u64).to_ne_bytes());
+    let has_all = are_all && patched == sites.len();
+    let counts = [patched as u64, u64::from(has_all)].map(u64::to_ne_bytes);
+    // Where that cannot be written, the log lacks it, and closes are not relied on.
+    let _ = calls.write(block + Block::SITES as u64, counts.as_flattened());
     block
 }
 

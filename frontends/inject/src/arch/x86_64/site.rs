@@ -1,19 +1,28 @@
 //! Where stubs of patched sites jump: takes a slot, enters the engine on its stack, and goes on behind the site.
 //!
-//! rax holds the number, r11 the stub's record; rcx is free. From `shl` on rcx holds, from its highest bits down, how many slots were
-//! looked at in vain, the number, and the flags as `lahf` and `seto` have them.
+//! eax holds the number, rcx what the table says of it, r11 the stub's record. From `rol` on rcx holds, from its highest bits down: the number (32 bits),
+//! what the table says, how many slots were looked at in vain (8 bits each), and the flags as `lahf` and `seto` have them.
 
 use crate::patched::pool::{self, POOL, Slot, offset};
 use crate::patched::{enter, leave_interrupted};
 use anyring_trap::arch::{Context, register};
-use anyring_trap::handlers::ALTERNATE_STACKS_IN_USE;
+use anyring_trap::handlers::{self, LAST, Place};
+use anyring_trap::sites::ENTERS_BRIEFLY;
 use core::arch::global_asm;
+use core::mem::offset_of;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
 
 /// Bytes of the instruction that makes a call.
 pub const SYSCALL_BYTES: usize = 2;
+
+const _: () = assert!(
+    LAST == usize::MAX
+        && pool::SLEEPING < 256
+        && pool::SLEEPING.is_power_of_two()
+        && pool::BRIEF.is_power_of_two()
+);
 
 unsafe extern "C" {
     fn anyring_inject_site();
@@ -45,23 +54,27 @@ global_asm!(
     ".p2align 4",
     "anyring_inject_site:",
     "endbr64",
-    "mov ecx, eax",
+    "mov eax, eax",
+    "bswap rcx",
+    "lea rcx, [rcx + rax]",
     "lahf",
     "seto al",
-    "shl rcx, 16",
+    "rol rcx, 32",
     "mov cx, ax",
-    "cmp dword ptr [rip + {on_alternate}], 0",
-    "jne 3f",
+    "cmp dword ptr [rip + {in_use}], 0",
+    "jne 6f",
     "anyring_inject_claim:",
     // Threads lie apart, and a thread comes by the same calls: it finds the slot that it had, whose memory is at hand.
     "mov rax, rsp",
     "shr rax, 14",
     "imul eax, eax, 0x9e3779b1",
     "shr eax, 16",
-    "rol rcx, 16",
-    "add ax, cx",
     "ror rcx, 16",
-    "and eax, {count} - 1",
+    "add al, cl",
+    "cmp ch, {briefly}",
+    "je 21f",
+    "and eax, {sleeping} - 1",
+    "8: rol rcx, 16",
     "shl eax, {shift}",
     "add rax, [rip + {pool}]",
     "lock bts qword ptr [rax], 0",
@@ -111,20 +124,40 @@ global_asm!(
     "mov qword ptr [rcx], 0",
     "anyring_inject_left:",
     "notrack jmp r11",
-    // The slot is taken: the next one, until all have been looked at.
-    "2: rol rcx, 16",
-    "inc cx",
-    "cmp cx, {count}",
+    // A slot for calls that do not sleep.
+    "21: and eax, {brief} - 1",
+    "add eax, {sleeping}",
+    "jmp 8b",
+    // The slot is taken: the next one, until all have been looked at. One of those for calls that do not sleep will be free soon.
+    "2: pause",
     "ror rcx, 16",
-    "jne anyring_inject_claim",
+    "inc cl",
+    "cmp ch, {briefly}",
+    "je 22f",
+    "cmp cl, {sleeping}",
+    "je 23f",
+    "22: rol rcx, 16",
+    "jmp anyring_inject_claim",
+    "23: rol rcx, 16",
     // Not the engine's: on to the `syscall`.
     "3: mov eax, ecx",
-    "shr rcx, 16",
-    "mov ecx, ecx",
+    "shr rcx, 32",
     "add al, 127",
     "sahf",
     "mov eax, ecx",
     "notrack jmp qword ptr [r11]",
+    // Handlers run on alternate stacks: this thread's, perhaps.
+    "6: cmp dword ptr [rip + {unplaced}], 0",
+    "jne 3b",
+    "lea rax, [rip + {places}]",
+    "9: cmp rsp, [rax + {address}]",
+    "jb 7f",
+    "cmp rsp, [rax + {end}]",
+    "jbe 3b",
+    "7: add rax, {place_bytes}",
+    "cmp qword ptr [rax + {address}], -1",
+    "jne 9b",
+    "jmp anyring_inject_claim",
     // Signals were kept out.
     "4: mov rbx, rcx",
     "mov rdi, rcx",
@@ -151,13 +184,20 @@ global_asm!(
     "jmp anyring_inject_restore",
     ".size anyring_inject_site, . - anyring_inject_site",
     ".popsection",
-    on_alternate = sym ALTERNATE_STACKS_IN_USE,
+    in_use = sym handlers::IN_USE,
+    unplaced = sym handlers::UNPLACED,
+    places = sym handlers::PLACES,
+    address = const offset_of!(Place, address),
+    end = const offset_of!(Place, end),
+    place_bytes = const size_of::<Place>(),
+    briefly = const ENTERS_BRIEFLY,
+    sleeping = const pool::SLEEPING,
+    brief = const pool::BRIEF,
     pool = sym POOL,
     enter = sym enter,
     leave_interrupted = sym leave_interrupted,
     shift = const pool::SHIFT,
     bytes = const pool::BYTES,
-    count = const pool::COUNT,
     stack_pointer = const offset::STACK_POINTER,
     record = const offset::RECORD,
     packed = const offset::PACKED,

@@ -41,26 +41,12 @@ impl Registers {
 
 /// Call sites are found on x86-64 only, so far: here all trap.
 pub mod sites {
+    use crate::inject::sites::{Found, Site};
+
     /// Bytes of a stub.
     pub const STUB: usize = 128;
     /// Bytes of a jump.
     pub const JUMP: usize = 4;
-
-    /// A site, by offsets in its text.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Site {
-        /// The first byte of the jump.
-        pub start: usize,
-        /// The instruction that makes the call.
-        pub call: usize,
-    }
-
-    /// The judgement of a call.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Found {
-        /// A site that can be patched.
-        Site(Site),
-    }
 
     /// Nothing is found.
     pub fn for_each(_text: &[u8], _found: impl FnMut(usize, Found)) {}

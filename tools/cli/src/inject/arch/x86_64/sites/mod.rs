@@ -10,6 +10,7 @@
 mod chains;
 mod stub;
 
+use crate::inject::sites::{Found, Site};
 use anyring_trap::sites::enters;
 use chains::{Chains, Placed};
 use iced_x86::{Code, InstructionInfoFactory, InstructionInfoOptions, OpAccess, Register};
@@ -26,26 +27,6 @@ const COPIED: usize = 48;
 /// How far a jump may have come from.
 const NEAR: usize = 32 << 10;
 
-/// A site, by offsets in its text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Site {
-    /// The first byte of the jump, and of what is copied.
-    pub start: usize,
-    /// The `syscall`.
-    pub call: usize,
-}
-
-/// The judgement of what looks like a `syscall`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// No call of the engine's is made there; or no instruction begins there.
-    Nothing,
-    /// A site that can be patched.
-    Site(Site),
-    /// A call of the engine's may be made there, and no jump has room.
-    Refused,
-}
-
 /// Calls `found` for everything in `text` that looks like a `syscall`.
 pub fn for_each(text: &[u8], mut found: impl FnMut(usize, Found)) {
     let mut chains = Chains::new(text);
@@ -55,8 +36,11 @@ pub fn for_each(text: &[u8], mut found: impl FnMut(usize, Found)) {
 }
 
 fn look(text: &[u8], call: usize, chains: &mut Chains<'_>) -> Found {
-    if number_nearby(text, call).is_some_and(|number| !enters(number)) || is_bridge(text, call) {
+    if number_nearby(text, call).is_some_and(|number| !enters(number)) {
         return Found::Nothing;
+    }
+    if is_bridge(text, call) {
+        return Found::Refused;
     }
     let Some(run) = chains.run_before(call) else { return Found::Nothing };
     match number(&run) {
@@ -84,7 +68,7 @@ fn number_nearby(text: &[u8], call: usize) -> Option<u32> {
 }
 
 /// Whether this is where a C library makes calls in which a thread may be cancelled (musl's `__syscall_cp_asm`, glibc's
-/// `__syscall_cancel_arch`): a thread that is outside of that code is not cancelled. None of the engine's calls is made there.
+/// `__syscall_cancel_arch`): a thread that is outside of that code is not cancelled.
 fn is_bridge(text: &[u8], call: usize) -> bool {
     // mov %rdi,%r11; mov %rsi,%rax; mov %rdx,%rdi; mov %rcx,%rsi; mov %r8,%rdx; mov %r9,%r10
     const MOVES: [u8; 18] = [
@@ -239,7 +223,7 @@ mod tests {
             &[0x4d, 0x89, 0xca],
         ];
         let rest: [&[u8]; 2] = [&[0x4c, 0x8b, 0x44, 0x24, 0x08], &[0x4c, 0x89, 0x5c, 0x24, 0x08]];
-        assert_eq!(judge(&[&moves.concat(), &rest.concat(), &CALL]), Found::Nothing);
+        assert_eq!(judge(&[&moves.concat(), &rest.concat(), &CALL]), Found::Refused);
     }
 
     #[test]

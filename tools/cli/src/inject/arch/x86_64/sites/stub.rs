@@ -1,6 +1,7 @@
 //! The code of stubs, and the jumps to them.
 
-use super::{JUMP, STUB, Site};
+use super::{JUMP, STUB};
+use crate::inject::sites::Site;
 use anyring_trap::sites::Block;
 use iced_x86::{Decoder, DecoderOptions};
 

@@ -1,0 +1,97 @@
+//! The answers to calls from patched sites.
+
+use super::pool::Slot;
+use crate::arch::site::SYSCALL_BYTES;
+use anyring_engine::{Caller, frontend};
+use anyring_interpose::{Row, descriptors, wait};
+use anyring_runtime::{calls, process, sys};
+use anyring_trap::{fork, signals, sleep};
+use linux_raw_sys::general as raw;
+
+/// Answers the call that a slot holds. The result, and where the program goes on, are in the slot then: behind the call, or where that is the kernel's
+/// to answer, at it.
+///
+/// # Safety
+/// As for the call.
+pub unsafe extern "C" fn enter(slot: &Slot) {
+    fork::notice();
+    let number = slot.number();
+    // SAFETY: the program's own call.
+    match unsafe { answer(slot, number, slot.arguments()) } {
+        Some(result) => slot.go_on_with(result, slot.site() + SYSCALL_BYTES),
+        None => slot.go_on_with(number as isize, slot.site()),
+    }
+}
+
+/// The answer to the call, if it is not the kernel's.
+///
+/// # Safety
+/// As for the call.
+unsafe fn answer(slot: &Slot, number: usize, a: [usize; 6]) -> Option<isize> {
+    match number as u32 {
+        // SAFETY: the caller's promise.
+        _ if calls::is_ring_call(number) => Some(unsafe { ring_call(slot, number, a) }),
+        // SAFETY: the caller's promise.
+        raw::__NR_rt_sigaction => Some(unsafe { signals::called_action(a) }),
+        raw::__NR_rt_sigprocmask => Some(change_mask(slot, a)),
+        _ if process::is_child_of_vfork() => None,
+        // SAFETY: the caller's promise.
+        _ => unsafe { among_rings(slot, number, a) },
+    }
+}
+
+/// One of the three calls.
+///
+/// # Safety
+/// As for the call.
+unsafe fn ring_call(slot: &Slot, number: usize, a: [usize; 6]) -> isize {
+    if number == raw::__NR_io_uring_enter as usize && frontend::wants_callers() {
+        frontend::called_from(slot.pointers());
+    }
+    let caller = Caller { tells_closes: super::sees_closes(), ..Caller::default() };
+    // SAFETY: the caller's promise.
+    let result = unsafe { calls::call(number, a, &caller) };
+    calls::explain(number, result);
+    super::ring_called();
+    result
+}
+
+/// A call that closes, duplicates or waits for descriptors.
+///
+/// # Safety
+/// As for the call.
+unsafe fn among_rings(slot: &Slot, number: usize, a: [usize; 6]) -> Option<isize> {
+    let mut rows = descriptors::Calls::<Patched>::ROWS.iter();
+    if let Some(row) = rows.find(|row: &&Row| row.numbers.contains(&(number as u32))) {
+        // SAFETY: the caller's promise.
+        return Some(unsafe { (row.call)(number, a) });
+    }
+    // SAFETY: the caller's promise.
+    let sleep = |a| unsafe { sleep::unless(&slot.interrupted, number, a) };
+    // SAFETY: the caller's promise.
+    unsafe { wait::answer::<Patched>(number, a, sleep) }
+}
+
+/// `rt_sigprocmask(2)`: the mask is in force when the thread has left.
+fn change_mask(slot: &Slot, a: [usize; 6]) -> isize {
+    let mask = sys::set_signal_mask(sys::ASYNCHRONOUS);
+    slot.interrupted.set(true);
+    // Otherwise a signal was kept out, and is blocked.
+    if !slot.has_mask.get() {
+        slot.set_mask(mask);
+    }
+    signals::changed_inside(a, slot.mask.get(), |after| slot.set_mask(after))
+}
+
+/// The program's patched sites, whose threads are inside.
+struct Patched;
+
+impl anyring_interpose::Frontend for Patched {
+    type Stay = ();
+
+    fn enter() {}
+
+    unsafe fn call(_number: usize, _arguments: [usize; 6]) -> Option<isize> {
+        None
+    }
+}

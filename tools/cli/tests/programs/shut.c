@@ -1,0 +1,63 @@
+/* Requests that wait for files whose descriptors the program closes or replaces meanwhile: they go on, and the numbers are free. */
+#include "ring.h"
+#include <fcntl.h>
+#include <pthread.h>
+
+static struct ring ring;
+static int ends[2];
+static char buffer[16];
+
+/* A read that waits on a new pipe. */
+static void read_waits(void) {
+    CHECK(pipe(ends) == 0);
+    struct io_uring_sqe *entry = ring_entry(&ring, IORING_OP_READ, 7);
+    entry->fd = ends[0];
+    entry->addr = (uintptr_t)buffer;
+    entry->len = sizeof buffer;
+    CHECK(ring_enter(ring.fd, 1, 0, 0) == 1);
+    CHECK(!ring_peek(&ring));
+}
+
+/* Another file has the number, and data; then the pipe gets some. */
+static void read_ends(const char *how) {
+    int others[2];
+    CHECK(pipe(others) == 0 && dup2(others[0], ends[0]) == ends[0]);
+    CHECK(write(others[1], "wrong", 5) == 5);
+    CHECK(write(ends[1], "right", 5) == 5);
+    CHECK(ring_enter(ring.fd, 0, 1, IORING_ENTER_GETEVENTS) == 0);
+    struct io_uring_cqe *completion = ring_peek(&ring);
+    CHECK(completion && completion->user_data == 7);
+    printf("%s: %d %.5s\n", how, completion->res, buffer);
+    ring_seen(&ring);
+    close(others[0]), close(others[1]), close(ends[0]), close(ends[1]);
+}
+
+static void *close_it(void *unused) {
+    close(ends[0]);
+    return unused;
+}
+
+int main(void) {
+    CHECK(ring_open(&ring, 8, 0) == 0);
+    read_waits();
+    CHECK(close(ends[0]) == 0);
+    read_ends("close");
+
+    read_waits();
+    read_ends("dup2");
+
+    read_waits();
+    CHECK(syscall(SYS_close_range, ends[0], ends[0], 0) == 0);
+    read_ends("close_range, by number");
+
+    read_waits();
+    FILE *file = fdopen(ends[0], "r");
+    CHECK(file && fclose(file) == 0);
+    read_ends("fclose");
+
+    pthread_t thread;
+    read_waits();
+    CHECK(pthread_create(&thread, 0, close_it, 0) == 0 && pthread_join(thread, 0) == 0);
+    read_ends("close by another thread");
+    return 0;
+}
