@@ -1,6 +1,7 @@
 //! `anyring doctor`: what the machine allows, why not if not, and what anyring will do about it.
 
 use crate::cli::Doctor;
+use crate::inject::sites::Survey;
 use crate::machine::{self, Injection, Kernel, Seccomp, Trap};
 use crate::program::{self, Place, Program, Way};
 use anyring_runtime::ask;
@@ -149,6 +150,9 @@ fn print_program(program: &Program, verdict: Verdict) {
         Way::None => "none",
     };
     line("  way to the engine", way);
+    if let Some(calls) = &program.calls {
+        line("  call sites", &call_words(calls));
+    }
     let works = match (program.works, program.way, verdict) {
         (false, ..) => "no",
         (true, _, Verdict::Kernel) => "yes, over the kernel's io_uring",
@@ -161,6 +165,24 @@ fn print_program(program: &Program, verdict: Verdict) {
             line(name, text);
         }
     }
+}
+
+/// The calls of a static program, in words.
+fn call_words(calls: &Survey) -> String {
+    /// No line has more addresses.
+    const SHOWN: usize = 8;
+    let patched = format!("{} of {} are patched", calls.patched, calls.instructions);
+    let unpatched = &calls.unpatched;
+    if unpatched.is_empty() {
+        return format!("{patched}; no other is of concern to the engine");
+    }
+    let shown: Vec<String> = unpatched.iter().take(SHOWN).map(|address| format!("{address:#x}")).collect();
+    let more = if unpatched.len() > SHOWN { ", ..." } else { "" };
+    format!(
+        "{patched}; {} may be of concern, and trap where they are io_uring's: at {}{more}",
+        unpatched.len(),
+        shown.join(", ")
+    )
 }
 
 fn seccomp_words(seccomp: &Seccomp) -> String {

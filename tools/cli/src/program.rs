@@ -1,5 +1,6 @@
 //! `anyring doctor -- PROGRAM`: how a program is linked, which way the engine gets into it, and whether that works here.
 
+use crate::inject::sites::{Survey, survey};
 use crate::library;
 use crate::machine::{Injection, Trap};
 use crate::run::{search, string};
@@ -27,6 +28,8 @@ pub struct Program {
     pub loads_liburing: bool,
     /// How it gets to anyring's engine here.
     pub way: Way,
+    /// The calls that are patched, or trap, in a static program that the engine gets into.
+    pub calls: Option<Survey>,
     /// Whether a program of this kind has an `io_uring` that works here, by that way or the kernel's.
     pub works: bool,
     /// Why not.
@@ -92,6 +95,7 @@ pub fn examine(words: &[OsString], place: &Place<'_>) -> Option<Program> {
         dynamic_linker: None,
         loads_liburing: false,
         way: Way::None,
+        calls: None,
         works: false,
         why_not: None,
         remedy: None,
@@ -126,6 +130,9 @@ pub fn examine(words: &[OsString], place: &Place<'_>) -> Option<Program> {
             program
                 .fails(&format!("the file may be executed, but not read: {error}"), "give read permission");
         }
+    }
+    if program.way == Way::Inject && program.interpreters.is_empty() {
+        program.calls = survey(&path);
     }
     if program.works {
         program.command = Some(program.words_to_run(words));

@@ -7,7 +7,7 @@
 mod arch;
 mod channel;
 mod image;
-mod sites;
+pub mod sites;
 mod tracer;
 
 use crate::library;

@@ -6,10 +6,12 @@
 use super::arch::sites::{self, STUB};
 use super::tracer::Calls;
 use anyring_trap::sites::Block;
+use serde::Serialize;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::{ptr, slice};
 
 /// Larger programs are not searched: it would take longer than their traps do.
@@ -110,6 +112,13 @@ impl Program {
         &self.file.0[text.bytes.clone()]
     }
 
+    /// The program in a file, as it is linked.
+    fn linked(path: &Path) -> Option<Self> {
+        let file = Mapped::of(&File::open(path).ok()?).ok()?;
+        let entry = long(file.0, 24)?;
+        Self::read(file, entry)
+    }
+
     /// The sites that can be patched, with the texts that they lie in; and whether there are no others.
     fn sites(&self) -> (Vec<(&Text, Site)>, bool) {
         let (mut sites, mut are_all) = (Vec::new(), true);
@@ -141,6 +150,34 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 
 fn long(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// The calls of a program that may be the engine's.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Survey {
+    /// The system call instructions of the program, or what looks like one.
+    pub instructions: usize,
+    /// How many of them can be patched. The others are not the engine's, but for those below.
+    pub patched: usize,
+    /// The addresses of those that may be the engine's and cannot be patched.
+    pub unpatched: Vec<u64>,
+}
+
+/// Looks at the calls of a static program; `None` where they would not be searched for.
+pub fn survey(path: &Path) -> Option<Survey> {
+    let program = Program::linked(path).filter(|_| sites::ARE_FOUND)?;
+    let mut survey = Survey { instructions: 0, patched: 0, unpatched: Vec::new() };
+    for text in &program.texts {
+        sites::for_each(program.bytes(text), |call, found| {
+            survey.instructions += 1;
+            match found {
+                Found::Nothing => {}
+                Found::Site(_) => survey.patched += 1,
+                Found::Refused => survey.unpatched.push(text.base + call as u64),
+            }
+        });
+    }
+    Some(survey)
 }
 
 /// Patches a program's sites; the block, or 0 where nothing is patched.

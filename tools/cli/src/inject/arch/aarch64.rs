@@ -43,6 +43,8 @@ impl Registers {
 pub mod sites {
     use crate::inject::sites::{Found, Site};
 
+    /// Whether sites are found on this architecture.
+    pub const ARE_FOUND: bool = false;
     /// Bytes of a stub.
     pub const STUB: usize = 128;
     /// Bytes of a jump.

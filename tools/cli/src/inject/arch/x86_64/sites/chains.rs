@@ -3,7 +3,7 @@
 //! The two bytes of a `syscall` also occur within other instructions, and data. Of the chains of instructions that begin at fifteen bytes in a
 //! row one is the true one, and others end up on it after a few instructions; so an instruction is known where all of them come by.
 
-use super::{COPIED, SYSCALL};
+use super::COPIED;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, Register};
 
 /// An instruction, and its offset in the text.
@@ -16,12 +16,11 @@ pub struct Placed {
 /// Finds where instructions begin.
 pub struct Chains<'a> {
     decoder: Decoder<'a>,
-    text: &'a [u8],
 }
 
 impl<'a> Chains<'a> {
     pub fn new(text: &'a [u8]) -> Self {
-        Self { decoder: Decoder::with_ip(64, text, 0, DecoderOptions::NONE), text }
+        Self { decoder: Decoder::with_ip(64, text, 0, DecoderOptions::NONE) }
     }
 
     /// The instruction at an offset, if there is one.
@@ -32,64 +31,88 @@ impl<'a> Chains<'a> {
         (!instruction.is_invalid()).then_some(instruction)
     }
 
+    /// Whether an instruction may begin there: where one does, the true chain comes by.
+    pub fn may_begin(&mut self, offset: usize) -> bool {
+        self.follow(offset).arrived > 0
+    }
+
     /// The straight code before an instruction at `call`, no more than can be copied: all of its instructions are known, and may run elsewhere.
-    /// `None` where none may begin at `call`.
+    /// `None` unless all chains come by `call`.
     pub fn run_before(&mut self, call: usize) -> Option<Vec<Placed>> {
+        let chains = self.follow(call);
+        (chains.arrived > 0 && !chains.has_passed).then(|| chains.straight(call))
+    }
+
+    /// Follows the chains to `end`.
+    fn follow(&mut self, end: usize) -> Followed {
         const BACK: usize = 96;
         /// The most bytes of an instruction.
         const LONGEST: usize = 15;
-        let first = call.saturating_sub(BACK);
+        let first = end.saturating_sub(BACK);
         // A text begins with an instruction.
         let count = if first == 0 { 1 } else { LONGEST };
-        // Of each place the instruction, once it was looked at, and how many chains come by.
-        let mut places: Vec<(Option<Option<Instruction>>, usize)> = vec![(None, 0); call - first];
-        let mut arrived = 0;
-        for begin in 0..count.min(places.len()) {
-            let (mut at, mut way) = (begin, Vec::new());
-            while at < places.len() {
-                let instruction = match places[at].0 {
-                    Some(known) => known,
-                    None => *places[at].0.insert(self.at(first + at)),
-                };
-                // What is no instruction is not in the true chain.
-                let Some(instruction) = instruction else { break };
-                way.push(at);
-                at += instruction.len();
-            }
-            if at > places.len() {
-                return None;
-            }
-            if at == places.len() {
-                arrived += 1;
-                way.iter().for_each(|&at| places[at].1 += 1);
-            }
+        let places = vec![Place::default(); end - first];
+        let mut followed = Followed { first, places, arrived: 0, has_passed: false };
+        for begin in 0..count.min(end - first) {
+            self.follow_one(begin, &mut followed);
         }
-        if arrived == 0 {
-            return None;
-        }
-        Some(self.straight(call, first, &places, arrived))
+        followed
     }
 
-    /// The instructions before `call` by which all chains come, as far back as they may run elsewhere.
-    fn straight(
-        &self,
-        call: usize,
-        first: usize,
-        places: &[(Option<Option<Instruction>>, usize)],
-        arrived: usize,
-    ) -> Vec<Placed> {
-        let (mut run, mut end) = (Vec::new(), call);
-        for (at, &(instruction, count)) in places.iter().enumerate().rev() {
-            let Some(instruction) = instruction.flatten().filter(|_| count == arrived) else { continue };
-            let offset = first + at;
-            let follows = offset + instruction.len() == end;
-            if !follows || call - offset > COPIED || !may_run_elsewhere(&instruction) {
+    fn follow_one(&mut self, begin: usize, followed: &mut Followed) {
+        let Followed { first, places, arrived, has_passed } = followed;
+        let (mut at, mut way) = (begin, Vec::new());
+        while at < places.len() {
+            let known = &mut places[at].instruction;
+            let instruction = *known.get_or_insert_with(|| self.at(*first + at));
+            // What is no instruction is not in the true chain.
+            let Some(instruction) = instruction else { return };
+            way.push(at);
+            at += instruction.len();
+        }
+        if at > places.len() {
+            *has_passed = true;
+            return;
+        }
+        *arrived += 1;
+        way.iter().for_each(|&at| places[at].chains += 1);
+    }
+}
+
+/// A byte that chains may come by.
+#[derive(Clone, Default)]
+struct Place {
+    /// The instruction there, if there is one, once it was looked at.
+    instruction: Option<Option<Instruction>>,
+    /// How many chains that arrive come by.
+    chains: usize,
+}
+
+/// Chains that were followed.
+struct Followed {
+    first: usize,
+    places: Vec<Place>,
+    /// How many arrive.
+    arrived: usize,
+    /// Whether one does not.
+    has_passed: bool,
+}
+
+impl Followed {
+    /// The instructions before `end` by which all chains come, as far back as they may run elsewhere.
+    fn straight(&self, end: usize) -> Vec<Placed> {
+        let (mut run, mut next) = (Vec::new(), end);
+        for (at, place) in self.places.iter().enumerate().rev() {
+            let known = place.instruction.flatten().filter(|_| place.chains == self.arrived);
+            let Some(instruction) = known else { continue };
+            let offset = self.first + at;
+            let follows = offset + instruction.len() == next;
+            if !follows || end - offset > COPIED || !may_run_elsewhere(&instruction) {
                 break;
             }
             run.push(Placed { offset, instruction });
-            end = offset;
+            next = offset;
         }
-        debug_assert!(end + SYSCALL.len() <= self.text.len());
         run.reverse();
         run
     }

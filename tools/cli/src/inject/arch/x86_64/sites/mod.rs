@@ -17,6 +17,8 @@ use iced_x86::{Code, InstructionInfoFactory, InstructionInfoOptions, OpAccess, R
 use std::ops::Range;
 pub use stub::{jump, stub};
 
+/// Whether sites are found on this architecture.
+pub const ARE_FOUND: bool = true;
 /// Bytes of a stub.
 pub const STUB: usize = 128;
 /// Bytes of a jump.
@@ -43,7 +45,8 @@ fn look(text: &[u8], call: usize, chains: &mut Chains<'_>) -> Found {
         return Found::Refused;
     }
     let Some(run) = chains.run_before(call) else { return Found::Nothing };
-    match number(&run) {
+    let number = number(&run);
+    match number {
         Number::Is(number) if !enters(number) => return Found::Nothing,
         Number::Moved(index) => return Found::Site(Site { start: run[index].offset, call }),
         _ => {}
@@ -51,9 +54,16 @@ fn look(text: &[u8], call: usize, chains: &mut Chains<'_>) -> Found {
     let fills = run.iter().rev().find(|one| one.instruction.len() >= JUMP);
     let start = match fills {
         Some(one) => Some(one.offset),
-        None => several(text, call, &run),
+        None => several(text, call, &run, chains),
     };
-    start.map_or(Found::Refused, |start| Found::Site(Site { start, call }))
+    match (start, number) {
+        (Some(start), _) => Found::Site(Site { start, call }),
+        (None, Number::Held(register)) if is_given_others(text, call, register) => Found::Nothing,
+        (None, Number::Unknown) if run.is_empty() && is_jumped_to_with_others(text, call, chains) => {
+            Found::Nothing
+        }
+        _ => Found::Refused,
+    }
 }
 
 /// The number that the nearest `mov $imm32,%eax` before a `syscall` seems to give it. A quick look, for most calls are none of the engine's:
@@ -84,6 +94,8 @@ enum Number {
     Is(u32),
     /// One of the engine's, by the instruction at this place of the run, which fills a jump.
     Moved(usize),
+    /// The value of this register.
+    Held(Register),
     Unknown,
 }
 
@@ -110,36 +122,78 @@ fn number(run: &[Placed]) -> Number {
             {
                 Number::Is(0)
             }
+            Code::Mov_r32_rm32 | Code::Mov_rm32_r32 | Code::Mov_r64_rm64 | Code::Mov_rm64_r64
+                if instruction.op1_register() != Register::None =>
+            {
+                Number::Held(instruction.op1_register().full_register())
+            }
             _ => Number::Unknown,
         };
     }
     Number::Unknown
 }
 
+/// Whether a register was last given the number of another call, as it seems. Compilers keep a number so where a function makes the call in a loop, or
+/// twice.
+fn is_given_others(text: &[u8], call: usize, register: Register) -> bool {
+    /// Of a function.
+    const BEFORE: usize = 512;
+    let number = register.number() as u8;
+    let opcode = 0xb8 | number & 7;
+    let before = &text[call.saturating_sub(BEFORE)..call];
+    let given = before.windows(JUMP + 1).rev().find_map(|bytes| match *bytes {
+        [prefix, code, a, b, 0, 0] if code == opcode && (number < 8 || prefix == 0x41) => {
+            Some(u32::from_le_bytes([a, b, 0, 0]))
+        }
+        _ => None,
+    });
+    given.is_some_and(|number| !enters(number))
+}
+
 /// Where the shortest run of several instructions begins that has room for a jump, and that nothing near jumps into.
-fn several(text: &[u8], call: usize, run: &[Placed]) -> Option<usize> {
+fn several(text: &[u8], call: usize, run: &[Placed], chains: &mut Chains<'_>) -> Option<usize> {
     let last = call.checked_sub(JUMP)?;
     let index = run.iter().rposition(|placed| placed.offset <= last)?;
     let start = run[index].offset;
     let inside = start + 1..start + JUMP;
-    (!is_jumped_into(text, &inside)).then_some(start)
+    (!jumps_to(text, inside).any(|jump| chains.may_begin(jump.start))).then_some(start)
 }
 
-/// Whether anything near looks like a jump to one of these places.
-fn is_jumped_into(text: &[u8], places: &Range<usize>) -> bool {
-    let leads_there = |end: usize, distance: isize| places.contains(&end.wrapping_add_signed(distance));
-    let short = places.start.saturating_sub(130)..(places.end + 130).min(text.len());
-    let by_byte = |at: usize| {
+/// The places near that look like jumps to one of these.
+fn jumps_to(text: &[u8], places: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let Range { start, end: behind } = places;
+    let leads_there =
+        move |end: usize, distance: isize| (start..behind).contains(&end.wrapping_add_signed(distance));
+    let first_short = start.saturating_sub(130).max(1);
+    let short = (first_short..(behind + 130).min(text.len())).filter_map(move |at| {
         let is_jump = matches!(text[at - 1], 0x70..=0x7f | 0xe0..=0xe3 | 0xeb);
-        is_jump && leads_there(at + 1, isize::from(text[at].cast_signed()))
+        (is_jump && leads_there(at + 1, isize::from(text[at].cast_signed()))).then_some(at - 1..at + 1)
+    });
+    let first = start.saturating_sub(NEAR);
+    // The last byte of the opcode, perhaps the one before, and the distance.
+    let long = text[first..(behind + NEAR).min(text.len())].windows(6).enumerate();
+    let long = long.filter_map(move |(at, bytes)| {
+        let opcode = match (bytes[0], bytes[1]) {
+            (_, 0xe8 | 0xe9) => Some(1),
+            (0x0f, 0x80..=0x8f) => Some(2),
+            _ => None,
+        };
+        let distance = i32::from_le_bytes([bytes[2], bytes[3], bytes[4], bytes[5]]);
+        let end = first + at + 6;
+        opcode.filter(|_| leads_there(end, distance as isize)).map(|opcode| end - 4 - opcode..end)
+    });
+    short.chain(long)
+}
+
+/// Whether a `syscall` is only jumped to, as it seems, and with numbers of other calls.
+fn is_jumped_to_with_others(text: &[u8], call: usize, chains: &mut Chains<'_>) -> bool {
+    let mut jumps = jumps_to(text, call..call + 1).filter(|jump| chains.may_begin(jump.start)).peekable();
+    // test %rax,%rax; je
+    let is_zero = |jump: &Range<usize>| text[..jump.start + 1].ends_with(&[0x48, 0x85, 0xc0, 0x74]);
+    let has_other = |jump: Range<usize>| {
+        is_zero(&jump) || number_nearby(text, jump.start).is_some_and(|number| !enters(number))
     };
-    let first = places.start.saturating_sub(NEAR);
-    let long = &text[first..(places.end + NEAR).min(text.len())];
-    let by_word = |(at, word): (usize, &[u8])| {
-        let distance = i32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-        leads_there(first + at + 4, distance as isize)
-    };
-    short.skip(1).any(by_byte) || long.windows(4).enumerate().any(by_word)
+    jumps.peek().is_some() && jumps.all(has_other)
 }
 
 #[cfg(test)]
@@ -178,6 +232,15 @@ mod tests {
         assert_eq!(judge(&[&[0x48, 0xc7, 0xc0, 15, 0, 0, 0], &CALL]), Found::Nothing);
         // mov $426,%eax; xor %eax,%eax
         assert_eq!(judge(&[&ENTER, &[0x31, 0xc0], &CALL]), Found::Nothing);
+    }
+
+    #[test]
+    fn a_number_is_held_in_a_register() {
+        // mov $202,%r9d; test %eax,%eax; je .+3; mov %r9,%rax
+        let branch = [0x85, 0xc0, 0x74, 3, 0x4c, 0x89, 0xc8];
+        assert_eq!(judge(&[&[0x41, 0xb9, 202, 0, 0, 0], &branch, &CALL]), Found::Nothing);
+        assert_eq!(judge(&[&[0x41, 0xb9, 3, 0, 0, 0], &branch, &CALL]), Found::Refused);
+        assert_eq!(judge(&[&branch, &CALL]), Found::Refused);
     }
 
     #[test]
