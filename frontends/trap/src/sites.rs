@@ -21,6 +21,23 @@ pub struct Block {
     pub has_all: u64,
 }
 
+/// The end of a stub: what the entry has to know of its site.
+#[repr(C)]
+pub struct Record {
+    /// Where a call goes on that is not the engine's.
+    pub back: usize,
+    /// Where the program goes on behind a call.
+    pub next: usize,
+    /// Whether the site calls a function that makes a call in which a C library may cancel the thread: with a pointer to whether the thread is cancelled, the
+    /// number, and the arguments, as C passes them, but for the fourth (`rcx`), which is in `r10`. Otherwise they lie as for a system call.
+    pub is_function: usize,
+}
+
+impl Record {
+    /// Bytes of a record.
+    pub const BYTES: usize = size_of::<Self>();
+}
+
 /// In the table: the call goes on to the kernel.
 pub const PASSES: u8 = 0;
 /// In the table: the call enters the engine, where it may sleep.

@@ -1,7 +1,6 @@
 //! The answers to calls from patched sites.
 
 use super::pool::Slot;
-use crate::arch::site::SYSCALL_BYTES;
 use anyring_engine::{Caller, frontend};
 use anyring_interpose::{Row, descriptors, wait};
 use anyring_runtime::{calls, process, sys};
@@ -18,8 +17,8 @@ pub unsafe extern "C" fn enter(slot: &Slot) {
     let number = slot.number();
     // SAFETY: the program's own call.
     match unsafe { answer(slot, number, slot.arguments()) } {
-        Some(result) => slot.go_on_with(result, slot.site() + SYSCALL_BYTES),
-        None => slot.go_on_with(number as isize, slot.site()),
+        Some(result) => slot.go_on_with(result, slot.record().next),
+        None => slot.go_on_with(number as isize, slot.record().back),
     }
 }
 
@@ -65,6 +64,10 @@ unsafe fn among_rings(slot: &Slot, number: usize, a: [usize; 6]) -> Option<isize
     if let Some(row) = rows.find(|row: &&Row| row.numbers.contains(&(number as u32))) {
         // SAFETY: the caller's promise.
         return Some(unsafe { (row.call)(number, a) });
+    }
+    // It is cancelled where the C library does that.
+    if slot.is_cancelled() {
+        return None;
     }
     // SAFETY: the caller's promise.
     let sleep = |a| unsafe { sleep::unless(&slot.interrupted, number, a) };

@@ -1,9 +1,9 @@
 //! The pool: stacks for the engine, each with what its thread left behind, found by where the thread's own stack lies.
 
-use crate::arch::site::SYSCALL_BYTES;
 use anyring_runtime::sys;
+use anyring_trap::sites::Record;
 use core::cell::Cell;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::general as raw;
 
 /// Bytes of a slot: [`Slot`], and a stack that grows down to it. The engine, the frame of a signal and what notes it need a third of that.
@@ -27,12 +27,12 @@ pub struct Slot {
     pub taken: AtomicU64,
     /// The program's stack pointer.
     pub stack_pointer: Cell<usize>,
-    /// The stub's record, which is the address of the `syscall`.
-    record: Cell<*const usize>,
+    /// The stub's.
+    record: Cell<*const Record>,
     /// The number of the call, and the flags below it: see `entry`.
     packed: Cell<usize>,
-    /// The arguments.
-    pub arguments: [Cell<usize>; 6],
+    /// The registers in which a system call has its arguments.
+    arguments: [Cell<usize>; 6],
     /// rbx, which the entry needs.
     pub base: Cell<usize>,
     frame: Cell<usize>,
@@ -69,20 +69,40 @@ impl Slot {
         self.packed.get() as u16
     }
 
-    /// The address of the `syscall`.
-    pub fn site(&self) -> usize {
-        // SAFETY: the stub's record, which stays.
-        unsafe { *self.record.get() }
+    /// The site's record.
+    pub fn record(&self) -> &'static Record {
+        // SAFETY: the stub's, which stays.
+        unsafe { &*self.record.get() }
+    }
+
+    /// The registers in which a system call has its arguments.
+    pub fn registers(&self) -> [usize; 6] {
+        self.arguments.each_ref().map(Cell::get)
     }
 
     /// The arguments of the call.
     pub fn arguments(&self) -> [usize; 6] {
-        self.arguments.each_ref().map(Cell::get)
+        let registers = self.registers();
+        if self.record().is_function == 0 {
+            return registers;
+        }
+        let [_, _, third, fourth, fifth, sixth] = registers;
+        // SAFETY: behind the address to return to lie the last two arguments of a function with eight.
+        let on_stack = |index| unsafe { *(self.stack_pointer.get() as *const usize).add(index) };
+        [third, fourth, fifth, sixth, on_stack(1), on_stack(2)]
+    }
+
+    /// Whether the calling thread is to be cancelled, where a C library does that.
+    pub fn is_cancelled(&self) -> bool {
+        let [flag, ..] = self.registers();
+        // SAFETY: the first argument of such a function.
+        self.record().is_function != 0
+            && unsafe { (*(flag as *const AtomicU32)).load(Ordering::Relaxed) != 0 }
     }
 
     /// Where the program goes on behind the call, its stack and its frame.
     pub fn pointers(&self) -> [usize; 4] {
-        [self.site() + SYSCALL_BYTES, self.stack_pointer.get(), self.frame.get(), 0]
+        [self.record().next, self.stack_pointer.get(), self.frame.get(), 0]
     }
 
     /// Lets the program go on at `next`.

@@ -3,14 +3,16 @@
 //! Nothing is done in halves: where the stubs cannot be had, no site is touched; a site that does not look in memory as in the file (a
 //! probe lies there) is left as it is. What is not patched traps.
 
-use super::arch::sites::{self, STUB};
+use super::arch::sites::{self, JUMP, STUB};
 use super::tracer::Calls;
 use anyring_trap::sites::Block;
 use serde::Serialize;
+use std::ffi::{CStr, OsStr};
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::{ptr, slice};
 
@@ -25,8 +27,18 @@ const ELF_HEADER: usize = 64;
 pub struct Site {
     /// The first byte of the jump, and of what is copied.
     pub start: usize,
-    /// The instruction that makes the call.
+    /// The instruction that makes the call; or the function that does, in which a C library may cancel the thread.
     pub call: usize,
+    /// Whether the site is a jump to a function already.
+    pub is_function: bool,
+}
+
+impl Site {
+    /// The code that the jump stands for, in its text.
+    fn code(self, text: &[u8]) -> &[u8] {
+        let length = if self.is_function { JUMP } else { self.call - self.start };
+        &text[self.start..][..length]
+    }
 }
 
 /// The judgement of what looks like the instruction that makes a call.
@@ -80,10 +92,12 @@ pub struct Program {
 }
 
 impl Program {
-    /// The program that a process has executed; `None` where it cannot be read, or is no plain one. `entry` is its first instruction.
-    pub fn of(process: libc::pid_t, entry: u64) -> Option<Self> {
-        let file = Mapped::of(&File::open(format!("/proc/{process}/exe")).ok()?).ok()?;
-        Self::read(file, entry)
+    /// The program that a process has executed, by this path; `None` where it cannot be read, or is no plain one. `entry` is its first instruction.
+    pub fn of(process: libc::pid_t, path: &CStr, entry: u64) -> Option<Self> {
+        // Where `/proc` is not mounted, the path may have become another file's: then the code in memory is another.
+        let by_path = |_| File::open(OsStr::from_bytes(path.to_bytes()));
+        let file = File::open(format!("/proc/{process}/exe")).or_else(by_path);
+        Self::read(Mapped::of(&file.ok()?).ok()?, entry)
     }
 
     fn read(file: Mapped, entry: u64) -> Option<Self> {
@@ -190,11 +204,11 @@ pub fn patch(calls: &Calls<'_>, program: &Program) -> u64 {
     let placed = (first..).step_by(STUB).zip(&sites);
     let (mut code, mut jumps) = (Vec::new(), Vec::new());
     for (address, &(text, site)) in placed {
-        let stub = sites::stub(program.bytes(text), text.base, site, address, block);
-        let start = text.base + site.start as u64;
+        let bytes = program.bytes(text);
+        let stub = sites::stub(bytes, text.base, site, address, block);
         code.extend(stub.unwrap_or([0xcc; STUB]));
-        if let (Some(_), Some(jump)) = (stub, sites::jump(start, address)) {
-            jumps.push((start, &program.bytes(text)[site.start..][..jump.len()], jump));
+        if let (Some(_), Some(jump)) = (stub, sites::jump(bytes, text.base, site, address)) {
+            jumps.push((text.base + site.start as u64, site.code(bytes), jump));
         }
     }
     if protect(calls, first, &code).is_err() {

@@ -51,14 +51,14 @@ fn is_child_of(process: libc::pid_t) -> bool {
 
 /// Maps the image and lets it begin; where that fails, the process ends.
 fn bring(tracee: &Tracee, image: &Image, program: &CStr) {
-    if let Err(error) = map(tracee, image) {
+    if let Err(error) = map(tracee, image, program) {
         eprintln!("anyring: cannot bring the engine into {}: {error}", program.to_string_lossy());
         // SAFETY: touches no memory.
         unsafe { libc::kill(tracee.0, libc::SIGKILL) };
     }
 }
 
-fn map(tracee: &Tracee, image: &Image) -> io::Result<()> {
+fn map(tracee: &Tracee, image: &Image, program: &CStr) -> io::Result<()> {
     let mask = tracee.signal_mask()?;
     tracee.set_signal_mask(u64::MAX)?;
     // Out of `execve`, where registers can be set for good.
@@ -71,7 +71,7 @@ fn map(tracee: &Tracee, image: &Image) -> io::Result<()> {
     tracee.poke(at, u64::from_le_bytes(patched))?;
     let registers = match place(tracee, image, &start) {
         Ok(base) => {
-            let block = Program::of(tracee.0, at)
+            let block = Program::of(tracee.0, program, at)
                 .map_or(0, |program| sites::patch(&Calls { tracee, start: &start }, &program));
             tracee.poke(at, first)?;
             // SAFETY: asks only.
@@ -140,31 +140,32 @@ impl Calls<'_> {
         self.tracee.write(address, bytes)
     }
 
-    /// Replaces some of the program's code, if it is `before`, and not where the process stands.
+    /// Replaces the beginning of some of the program's code, if that is `before`, and not where the process stands.
     ///
     /// # Errors
     /// Those of `ptrace`; or other code lies there. Nothing has changed then.
     pub fn replace(&self, address: u64, before: &[u8], bytes: &[u8]) -> io::Result<()> {
         const WORD: u64 = size_of::<u64>() as u64;
         let first = address & !(WORD - 1);
-        let words: Vec<u64> = (first..address + bytes.len() as u64).step_by(WORD as usize).collect();
+        let mut there = vec![0; (address - first) as usize + before.len().next_multiple_of(8) + 8];
+        self.tracee.read(first, &mut there)?;
         let at = self.start.instruction();
-        let was: Vec<u64> = words.iter().map(|&word| self.tracee.peek(word)).collect::<io::Result<_>>()?;
-        let mut all: Vec<u8> = was.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let place = &mut all[(address - first) as usize..][..bytes.len()];
-        if place != before || words.iter().any(|&word| word < at + WORD && at < word + WORD) {
+        let place = &mut there[(address - first) as usize..][..before.len()];
+        if place != before || at + WORD > first && at < address + before.len() as u64 + WORD {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        place.copy_from_slice(bytes);
-        for (index, word) in all.chunks_exact(WORD as usize).enumerate() {
-            let word = word.try_into().map_or(0, u64::from_le_bytes);
-            if let Err(error) = self.tracee.poke(words[index], word) {
+        let was = there.clone();
+        there[(address - first) as usize..][..bytes.len()].copy_from_slice(bytes);
+        let word = |bytes: &[u8], index: usize| {
+            bytes[index * 8..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
+        };
+        let count = (address + bytes.len() as u64 - first).div_ceil(WORD);
+        for index in 0..count {
+            let place = |index: u64| first + index * WORD;
+            if let Err(error) = self.tracee.poke(place(index), word(&there, index as usize)) {
                 // The whole jump or none of it.
-                words
-                    .iter()
-                    .zip(&was)
-                    .take(index)
-                    .try_for_each(|(&word, &was)| self.tracee.poke(word, was))?;
+                (0..index)
+                    .try_for_each(|index| self.tracee.poke(place(index), word(&was, index as usize)))?;
                 return Err(error);
             }
         }
@@ -288,6 +289,19 @@ impl Tracee {
 
     fn poke(&self, address: u64, word: u64) -> io::Result<()> {
         self.request(libc::PTRACE_POKEDATA, address as usize, word as usize)
+    }
+
+    /// Reads memory that the process may read.
+    fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let remote = libc::iovec { iov_base: address as *mut _, iov_len: bytes.len() };
+        // SAFETY: writes to `bytes` only.
+        let read = unsafe { libc::process_vm_readv(self.0, &local, 1, &remote, 1, 0) };
+        match usize::try_from(read) {
+            Ok(read) if read == bytes.len() => Ok(()),
+            Ok(_) => Err(io::Error::other("not all of it could be read")),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
     }
 
     /// Writes `bytes` to memory that the process may write to.

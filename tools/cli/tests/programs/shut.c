@@ -1,6 +1,8 @@
-/* Requests that wait for files whose descriptors the program closes or replaces meanwhile: they go on, and the numbers are free. */
+/* Requests that wait for files whose descriptors the program closes or replaces meanwhile: they go on, and the numbers are free. Threads that are
+ * cancelled while they wait: a C library that cancels threads may close and wait at one place only. */
 #include "ring.h"
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 
 static struct ring ring;
@@ -37,6 +39,28 @@ static void *close_it(void *unused) {
     return unused;
 }
 
+static int waits;
+
+static void *wait_for(void *argument) {
+    struct pollfd entry = {.fd = *(int *)argument, .events = POLLIN};
+    __atomic_store_n(&waits, 1, __ATOMIC_SEQ_CST);
+    poll(&entry, 1, -1);
+    return argument;
+}
+
+/* A thread that waits for a descriptor, perhaps not yet. */
+static int is_cancelled(int fd, int patience_us) {
+    pthread_t thread;
+    void *result;
+    waits = 0;
+    CHECK(pthread_create(&thread, 0, wait_for, &fd) == 0);
+    while (patience_us && !__atomic_load_n(&waits, __ATOMIC_SEQ_CST))
+        ;
+    usleep(patience_us);
+    CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
+    return result == PTHREAD_CANCELED;
+}
+
 int main(void) {
     CHECK(ring_open(&ring, 8, 0) == 0);
     read_waits();
@@ -59,5 +83,13 @@ int main(void) {
     read_waits();
     CHECK(pthread_create(&thread, 0, close_it, 0) == 0 && pthread_join(thread, 0) == 0);
     read_ends("close by another thread");
+
+    CHECK(pipe(ends) == 0);
+    int cancelled[2] = {0};
+    for (int i = 0; i < 200; i++) {
+        cancelled[0] += is_cancelled(ring.fd, i % 20 * 50);
+        cancelled[1] += is_cancelled(ends[0], i % 20 * 50);
+    }
+    printf("cancelled: %d, %d\n", cancelled[0], cancelled[1]);
     return 0;
 }

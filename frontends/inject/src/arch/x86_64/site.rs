@@ -14,9 +14,6 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
 
-/// Bytes of the instruction that makes a call.
-pub const SYSCALL_BYTES: usize = 2;
-
 const _: () = assert!(
     LAST == usize::MAX
         && pool::SLEEPING < 256
@@ -283,7 +280,7 @@ fn leave(slot: &Slot, interrupted: &mut Context) {
     let others = interrupted.register(register::FLAGS) & !(BY_LAHF | OVERFLOW);
     let flags = others | by_lahf & BY_LAHF | if overflow != 0 { OVERFLOW } else { 0 };
     let places = [register::RDI, register::RSI, register::RDX, register::R10, register::R8, register::R9];
-    for (place, value) in places.into_iter().zip(slot.arguments()) {
+    for (place, value) in places.into_iter().zip(slot.registers()) {
         interrupted.set_register(place, value);
     }
     for (place, value) in [

@@ -59,7 +59,7 @@ pub mod sites {
     }
 
     /// There is no jump.
-    pub fn jump(_site: u64, _stub: u64) -> Option<[u8; JUMP]> {
+    pub fn jump(_text: &[u8], _base: u64, _site: Site, _stub: u64) -> Option<[u8; JUMP]> {
         None
     }
 }

@@ -36,6 +36,17 @@ impl<'a> Chains<'a> {
         self.follow(offset).arrived > 0
     }
 
+    /// Whether the instructions from `at` on come to `end`, unless a conditional jump leads elsewhere.
+    pub fn comes_to(&mut self, mut at: usize, end: usize) -> bool {
+        while at < end
+            && let Some(instruction) = self.at(at)
+            && matches!(instruction.flow_control(), FlowControl::Next | FlowControl::ConditionalBranch)
+        {
+            at += instruction.len();
+        }
+        at == end
+    }
+
     /// The straight code before an instruction at `call`, no more than can be copied: all of its instructions are known, and may run elsewhere.
     /// `None` unless all chains come by `call`.
     pub fn run_before(&mut self, call: usize) -> Option<Vec<Placed>> {

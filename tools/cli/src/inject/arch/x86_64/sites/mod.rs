@@ -7,6 +7,7 @@
 //! nearly everywhere. A jump to what follows that `mov` merely misses the stub. Only where several instructions have to be taken, a site is
 //! refused if anything near looks like a jump in between.
 
+mod bridge;
 mod chains;
 mod stub;
 
@@ -33,22 +34,26 @@ const NEAR: usize = 32 << 10;
 pub fn for_each(text: &[u8], mut found: impl FnMut(usize, Found)) {
     let mut chains = Chains::new(text);
     for call in memchr::memmem::find_iter(text, &SYSCALL) {
-        found(call, look(text, call, &mut chains));
+        match bridge::moves_before(text, call) {
+            Some(moves) => bridge::for_each(text, moves, &mut chains, |site| found(call, site)),
+            None => found(call, look(text, call, &mut chains)),
+        }
     }
+}
+
+fn site(start: usize, call: usize) -> Found {
+    Found::Site(Site { start, call, is_function: false })
 }
 
 fn look(text: &[u8], call: usize, chains: &mut Chains<'_>) -> Found {
     if number_nearby(text, call).is_some_and(|number| !enters(number)) {
         return Found::Nothing;
     }
-    if is_bridge(text, call) {
-        return Found::Refused;
-    }
     let Some(run) = chains.run_before(call) else { return Found::Nothing };
     let number = number(&run);
     match number {
         Number::Is(number) if !enters(number) => return Found::Nothing,
-        Number::Moved(index) => return Found::Site(Site { start: run[index].offset, call }),
+        Number::Moved(index) => return site(run[index].offset, call),
         _ => {}
     }
     let fills = run.iter().rev().find(|one| one.instruction.len() >= JUMP);
@@ -57,7 +62,7 @@ fn look(text: &[u8], call: usize, chains: &mut Chains<'_>) -> Found {
         None => several(text, call, &run, chains),
     };
     match (start, number) {
-        (Some(start), _) => Found::Site(Site { start, call }),
+        (Some(start), _) => site(start, call),
         (None, Number::Held(register)) if is_given_others(text, call, register) => Found::Nothing,
         (None, Number::Unknown) if run.is_empty() && is_jumped_to_with_others(text, call, chains) => {
             Found::Nothing
@@ -75,18 +80,6 @@ fn number_nearby(text: &[u8], call: usize) -> Option<u32> {
         [0xb8, a, b, 0, 0] => Some(u32::from_le_bytes([a, b, 0, 0])),
         _ => None,
     })
-}
-
-/// Whether this is where a C library makes calls in which a thread may be cancelled (musl's `__syscall_cp_asm`, glibc's
-/// `__syscall_cancel_arch`): a thread that is outside of that code is not cancelled.
-fn is_bridge(text: &[u8], call: usize) -> bool {
-    // mov %rdi,%r11; mov %rsi,%rax; mov %rdx,%rdi; mov %rcx,%rsi; mov %r8,%rdx; mov %r9,%r10
-    const MOVES: [u8; 18] = [
-        0x49, 0x89, 0xfb, 0x48, 0x89, 0xf0, 0x48, 0x89, 0xd7, 0x48, 0x89, 0xce, 0x4c, 0x89, 0xc2, 0x4d, 0x89,
-        0xca,
-    ];
-    let before = &text[call.saturating_sub(COPIED)..call];
-    before.windows(MOVES.len()).any(|bytes| bytes == MOVES)
 }
 
 /// The number of a call, as far as the code right before it tells.
@@ -213,7 +206,7 @@ mod tests {
     }
 
     fn site(start: usize, call: usize) -> Found {
-        Found::Site(Site { start: 200 + start, call: 200 + call })
+        super::site(200 + start, 200 + call)
     }
 
     #[test]
@@ -275,18 +268,23 @@ mod tests {
         assert_eq!(judge(&[MOVES[0], &CALL]), Found::Refused);
     }
 
+    /// The calls, and not what they call, where a C library cancels threads.
     #[test]
-    fn where_threads_are_cancelled_is_left_alone() {
-        let moves: [&[u8]; 6] = [
-            &[0x49, 0x89, 0xfb],
-            &[0x48, 0x89, 0xf0],
-            &[0x48, 0x89, 0xd7],
-            &[0x48, 0x89, 0xce],
-            &[0x4c, 0x89, 0xc2],
-            &[0x4d, 0x89, 0xca],
-        ];
-        let rest: [&[u8]; 2] = [&[0x4c, 0x8b, 0x44, 0x24, 0x08], &[0x4c, 0x89, 0x5c, 0x24, 0x08]];
-        assert_eq!(judge(&[&moves.concat(), &rest.concat(), &CALL]), Found::Refused);
+    fn calls_of_what_cancels_threads_are_taken() {
+        // mov (%rdi),%eax; test %eax,%eax; jne .+16
+        let asks = [0x8b, 0x07, 0x85, 0xc0, 0x0f, 0x85, 16, 0, 0, 0];
+        let rest = [0x4c, 0x8b, 0x44, 0x24, 0x08, 0x4c, 0x89, 0x5c, 0x24, 0x08, 0x0f, 0x05, 0xc3];
+        let function = [&asks[..], &bridge::MOVES, &rest].concat();
+        let (fills, behind) = ([0xcc; 200], [0xe8, 0xb1, 0xff, 0xff, 0xff]);
+        let found = |caller: &[u8]| {
+            let text = [&fills, &function[..], &[0x90; 33], caller, &fills].concat();
+            let mut judgements = Vec::new();
+            for_each(&text, |_, found| judgements.push(found));
+            judgements
+        };
+        let caller = 200 + function.len() + 33;
+        assert_eq!(found(&behind), [Found::Site(Site { start: caller, call: 200, is_function: true })]);
+        assert_eq!(found(&[]), [Found::Refused]);
     }
 
     #[test]
@@ -299,13 +297,18 @@ mod tests {
     fn what_lies_elsewhere_is_found_from_the_stub() {
         // lea 16(%rip),%rsi; mov %ebx,%eax; syscall
         let text = [&[0x48, 0x8d, 0x35, 16, 0, 0, 0], &[0x89, 0xd8][..], &CALL].concat();
-        let stub = stub(&text, 0x40_0000, Site { start: 0, call: 9 }, 0x30_0000, 0x2f_0000).unwrap();
+        let stub =
+            stub(&text, 0x40_0000, Site { start: 0, call: 9, is_function: false }, 0x30_0000, 0x2f_0000)
+                .unwrap();
         let distance = i32::from_le_bytes(stub[3..7].try_into().unwrap());
         assert_eq!(0x30_0007 + i64::from(distance), 0x40_0017);
         assert_eq!(stub[7..9], [0x89, 0xd8]);
         // A stub out of reach.
-        assert_eq!(super::stub(&text, 0x40_0000, Site { start: 0, call: 9 }, 1 << 40, 1 << 40), None);
-        let jump = jump(0x40_0000, 0x30_0000).unwrap();
+        assert_eq!(
+            super::stub(&text, 0x40_0000, Site { start: 0, call: 9, is_function: false }, 1 << 40, 1 << 40),
+            None
+        );
+        let jump = jump(&text, 0x40_0000, Site { start: 0, call: 9, is_function: false }, 0x30_0000).unwrap();
         assert_eq!(i32::from_le_bytes(jump[1..].try_into().unwrap()), -0x10_0005);
     }
 }

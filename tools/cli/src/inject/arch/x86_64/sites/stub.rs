@@ -1,8 +1,8 @@
 //! The code of stubs, and the jumps to them.
 
-use super::{JUMP, STUB};
+use super::{JUMP, STUB, SYSCALL};
 use crate::inject::sites::Site;
-use anyring_trap::sites::Block;
+use anyring_trap::sites::{Block, Record};
 use iced_x86::{Decoder, DecoderOptions};
 
 /// The byte between stubs, which traps: `int3`.
@@ -29,6 +29,12 @@ impl Emitter {
         self.push(&distance.to_le_bytes());
         Some(())
     }
+
+    /// Enters the engine.
+    fn enter(&mut self, block: u64) -> Option<()> {
+        self.relative(&[0x4c, 0x8d, 0x1d], self.address + RECORD as u64)?; // lea record(%rip),%r11
+        self.relative(&[0xff, 0x25], block + Block::ENTRY as u64) // jmp *entry(%rip)
+    }
 }
 
 fn distance(from: u64, to: u64) -> Option<i32> {
@@ -37,21 +43,56 @@ fn distance(from: u64, to: u64) -> Option<i32> {
 
 /// The stub of a site in `text`, which lies at `base`, to lie at `address` behind a block at `block`.
 pub fn stub(text: &[u8], base: u64, site: Site, address: u64, block: u64) -> Option<[u8; STUB]> {
-    const RECORD: usize = STUB - 8;
+    let mut code = Emitter { bytes: [FILL; STUB], length: 0, address };
+    let call = base + site.call as u64;
+    let (back, next) = if site.is_function {
+        of_function(&mut code, call, block)?
+    } else {
+        copy(&mut code, &text[site.start..site.call], base + site.start as u64)?;
+        of_call(&mut code, call, block)?;
+        (call, call + SYSCALL.len() as u64)
+    };
+    assert!(code.length <= RECORD);
+    let record = [back, next, u64::from(site.is_function)].map(u64::to_le_bytes);
+    code.bytes[RECORD..].copy_from_slice(record.as_flattened());
+    Some(code.bytes)
+}
+
+/// Where the record lies in a stub.
+const RECORD: usize = STUB - Record::BYTES;
+
+/// The look at the number of a `syscall` at `call`, and what comes of it.
+fn of_call(code: &mut Emitter, call: u64, block: u64) -> Option<()> {
     /// Bytes of what enters the engine.
     const ENTERS: u8 = 7 + 6;
-    let mut code = Emitter { bytes: [FILL; STUB], length: 0, address };
-    copy(&mut code, &text[site.start..site.call], base + site.start as u64)?;
     code.push(&[0x0f, 0xb7, 0xc8]); // movzwl %ax,%ecx
     code.relative(&[0x4c, 0x8d, 0x1d], block + Block::TABLE as u64)?; // lea table(%rip),%r11
     code.push(&[0x41, 0x0f, 0xb6, 0x0c, 0x0b]); // movzbl (%r11,%rcx),%ecx
     code.push(&[0xe3, ENTERS]); // jrcxz, over what enters the engine
-    code.relative(&[0x4c, 0x8d, 0x1d], address + RECORD as u64)?; // lea record(%rip),%r11
-    code.relative(&[0xff, 0x25], block + Block::ENTRY as u64)?; // jmp *entry(%rip)
-    let call = base + site.call as u64;
-    code.relative(&[0xe9], call)?; // jmp to the syscall
-    code.bytes[RECORD..].copy_from_slice(&call.to_le_bytes());
-    Some(code.bytes)
+    code.enter(block)?;
+    code.relative(&[0xe9], call) // jmp to the syscall
+}
+
+/// A function at `call` that cancels the thread, or makes a call; where the call goes on, as [`Record`] says. A thread that is cancelled already goes on to
+/// the function.
+fn of_function(code: &mut Emitter, call: u64, block: u64) -> Option<(u64, u64)> {
+    code.push(&[0x0f, 0xb7, 0xc6]); // movzwl %si,%eax
+    code.relative(&[0x4c, 0x8d, 0x1d], block + Block::TABLE as u64)?; // lea table(%rip),%r11
+    code.push(&[0x41, 0x0f, 0xb6, 0x04, 0x03]); // movzbl (%r11,%rax),%eax
+    code.push(&[0x85, 0xc0]); // test %eax,%eax
+    code.relative(&[0x0f, 0x84], call)?; // je to the function
+    code.push(&[0x83, 0x3f, 0x00]); // cmpl $0,(%rdi)
+    code.relative(&[0x0f, 0x85], call)?; // jne to the function
+    code.push(&[0x49, 0x89, 0xca]); // mov %rcx,%r10
+    code.push(&[0x89, 0xc1]); // mov %eax,%ecx
+    code.push(&[0x89, 0xf0]); // mov %esi,%eax
+    code.enter(block)?;
+    let back = code.address + code.length as u64;
+    code.push(&[0x4c, 0x89, 0xd1]); // mov %r10,%rcx
+    code.relative(&[0xe9], call)?; // jmp to the function
+    let next = code.address + code.length as u64;
+    code.push(&[0xc3]); // ret
+    Some((back, next))
 }
 
 /// Copies instructions, and adapts distances to memory.
@@ -72,8 +113,10 @@ fn copy(code: &mut Emitter, instructions: &[u8], from: u64) -> Option<()> {
     Some(())
 }
 
-/// The jump from `site` to `stub`.
-pub fn jump(site: u64, stub: u64) -> Option<[u8; JUMP]> {
-    let [a, b, c, d] = distance(site + JUMP as u64, stub)?.to_le_bytes();
-    Some([0xe9, a, b, c, d])
+/// The jump from a site in `text`, which lies at `base`, to its stub: a call where there is one.
+pub fn jump(text: &[u8], base: u64, site: Site, stub: u64) -> Option<[u8; JUMP]> {
+    const JMP: u8 = 0xe9;
+    let opcode = if site.is_function { text[site.start] } else { JMP };
+    let [a, b, c, d] = distance(base + (site.start + JUMP) as u64, stub)?.to_le_bytes();
+    Some([opcode, a, b, c, d])
 }
