@@ -7,6 +7,7 @@
 mod arch;
 mod channel;
 mod image;
+mod program;
 pub mod sites;
 mod tracer;
 

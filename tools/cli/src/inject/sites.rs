@@ -4,23 +4,16 @@
 //! probe lies there) is left as it is. What is not patched traps.
 
 use super::arch::sites::{self, JUMP, STUB};
+use super::program::{Program, Text};
 use super::tracer::Calls;
 use anyring_trap::sites::Block;
 use serde::Serialize;
-use std::ffi::{CStr, OsStr};
-use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::{ptr, slice};
 
-/// Larger programs are not searched: it would take longer than their traps do.
-const SEARCH_MAX: usize = 64 << 20;
 /// How far a jump reaches, but for what is searched and for the stubs.
 const REACH: u64 = (1 << 31) - (256 << 20);
-const ELF_HEADER: usize = 64;
 
 /// A site, by offsets in its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +24,8 @@ pub struct Site {
     pub call: usize,
     /// Whether the site is a jump to a function already.
     pub is_function: bool,
+    /// Whether the code says which call is made. Other bytes may be data that look like code.
+    pub is_certain: bool,
 }
 
 impl Site {
@@ -52,118 +47,34 @@ pub enum Found {
     Refused,
 }
 
-/// A file in memory.
-struct Mapped(&'static [u8]);
+/// A call of a program, and what it was judged to be.
+struct Judged<'a> {
+    text: &'a Text,
+    /// Where the call is made.
+    address: u64,
+    found: Found,
+}
 
-impl Mapped {
-    fn of(file: &File) -> io::Result<Self> {
-        let length = file.metadata()?.len() as usize;
-        // SAFETY: new memory, wherever the kernel likes.
-        let start = unsafe {
-            libc::mmap(ptr::null_mut(), length, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0)
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
+/// Judges all calls of a program. A site that is not certain is one only where the program has sections, and in a function if it has a list of those.
+fn judge(program: &Program) -> Vec<Judged<'_>> {
+    let mut all = Vec::new();
+    for text in &program.texts {
+        sites::for_each(program.bytes(text), |call, found| {
+            all.push(Judged { text, address: text.base + call as u64, found });
+        });
+    }
+    let is_doubtful =
+        |judged: &&mut Judged<'_>| matches!(judged.found, Found::Site(site) if !site.is_certain);
+    let mut doubtful: Vec<_> = all.iter_mut().filter(is_doubtful).collect();
+    let addresses: Vec<u64> = doubtful.iter().map(|judged| judged.address).collect();
+    let are_functions = program.in_functions(&addresses);
+    for (index, judged) in doubtful.iter_mut().enumerate() {
+        let is_function = are_functions.as_ref().is_none_or(|are| are[index]);
+        if !judged.text.is_code || !is_function {
+            judged.found = Found::Refused;
         }
-        // SAFETY: just mapped. Nobody writes to the file of a program that runs, or makes it shorter.
-        Ok(Self(unsafe { slice::from_raw_parts(start.cast(), length) }))
     }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `of`; nobody has a reference that outlives this.
-        unsafe { libc::munmap(self.0.as_ptr().cast_mut().cast(), self.0.len()) };
-    }
-}
-
-/// A part of a program that holds code.
-struct Text {
-    /// Where it lies in the file.
-    bytes: Range<usize>,
-    /// Where it lies in memory.
-    base: u64,
-}
-
-/// A program's file.
-pub struct Program {
-    file: Mapped,
-    texts: Vec<Text>,
-}
-
-impl Program {
-    /// The program that a process has executed, by this path; `None` where it cannot be read, or is no plain one. `entry` is its first instruction.
-    pub fn of(process: libc::pid_t, path: &CStr, entry: u64) -> Option<Self> {
-        // Where `/proc` is not mounted, the path may have become another file's: then the code in memory is another.
-        let by_path = |_| File::open(OsStr::from_bytes(path.to_bytes()));
-        let file = File::open(format!("/proc/{process}/exe")).or_else(by_path);
-        Self::read(Mapped::of(&file.ok()?).ok()?, entry)
-    }
-
-    fn read(file: Mapped, entry: u64) -> Option<Self> {
-        const POSITION_INDEPENDENT: u16 = 3;
-        const LOADED: u32 = 1;
-        const CODE: u32 = 1 << 2 | 1;
-        let (header, _) = file.0.split_at_checked(ELF_HEADER)?;
-        let moved =
-            if half(header, 16)? == POSITION_INDEPENDENT { entry.wrapping_sub(long(header, 24)?) } else { 0 };
-        let (table, size, count) = (long(header, 32)? as usize, half(header, 54)?, half(header, 56)?);
-        let mut texts = Vec::new();
-        for index in 0..usize::from(count) {
-            let header = file.0.get(table + index * usize::from(size)..)?;
-            if word(header, 0)? == LOADED && word(header, 4)? == CODE {
-                let (start, length) = (long(header, 8)? as usize, long(header, 32)? as usize);
-                file.0.get(start..)?.get(..length)?;
-                let base = long(header, 16)?.wrapping_add(moved);
-                texts.push(Text { bytes: start..start + length, base });
-            }
-        }
-        let length: usize = texts.iter().map(|text| text.bytes.len()).sum();
-        (length <= SEARCH_MAX).then_some(Self { file, texts })
-    }
-
-    fn bytes(&self, text: &Text) -> &[u8] {
-        &self.file.0[text.bytes.clone()]
-    }
-
-    /// The program in a file, as it is linked.
-    fn linked(path: &Path) -> Option<Self> {
-        let file = Mapped::of(&File::open(path).ok()?).ok()?;
-        let entry = long(file.0, 24)?;
-        Self::read(file, entry)
-    }
-
-    /// The sites that can be patched, with the texts that they lie in; and whether there are no others.
-    fn sites(&self) -> (Vec<(&Text, Site)>, bool) {
-        let (mut sites, mut are_all) = (Vec::new(), true);
-        for text in &self.texts {
-            sites::for_each(self.bytes(text), |_, found| match found {
-                Found::Nothing => {}
-                Found::Site(site) => sites.push((text, site)),
-                Found::Refused => are_all = false,
-            });
-        }
-        (sites, are_all)
-    }
-
-    /// Where its code lies.
-    fn range(&self) -> Option<Range<u64>> {
-        let start = self.texts.iter().map(|text| text.base).min()?;
-        let end = self.texts.iter().map(|text| text.base + text.bytes.len() as u64).max()?;
-        Some(start..end)
-    }
-}
-
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
-
-fn long(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+    all
 }
 
 /// The calls of a program that may be the engine's.
@@ -181,22 +92,28 @@ pub struct Survey {
 pub fn survey(path: &Path) -> Option<Survey> {
     let program = Program::linked(path).filter(|_| sites::ARE_FOUND)?;
     let mut survey = Survey { instructions: 0, patched: 0, unpatched: Vec::new() };
-    for text in &program.texts {
-        sites::for_each(program.bytes(text), |call, found| {
-            survey.instructions += 1;
-            match found {
-                Found::Nothing => {}
-                Found::Site(_) => survey.patched += 1,
-                Found::Refused => survey.unpatched.push(text.base + call as u64),
-            }
-        });
+    for judged in judge(&program) {
+        survey.instructions += 1;
+        match judged.found {
+            Found::Nothing => {}
+            Found::Site(_) => survey.patched += 1,
+            Found::Refused => survey.unpatched.push(judged.address),
+        }
     }
     Some(survey)
 }
 
 /// Patches a program's sites; the block, or 0 where nothing is patched.
 pub fn patch(calls: &Calls<'_>, program: &Program) -> u64 {
-    let (sites, are_all) = program.sites();
+    let judged = judge(program);
+    let are_all = !judged.iter().any(|one| one.found == Found::Refused);
+    let sites: Vec<_> = judged
+        .iter()
+        .filter_map(|one| match one.found {
+            Found::Site(site) => Some((one.text, site)),
+            _ => None,
+        })
+        .collect();
     let Some(range) = program.range().filter(|_| !sites.is_empty()) else { return 0 };
     let length = Block::BYTES + (sites.len() * STUB).next_multiple_of(4096);
     let Some(block) = map_near(calls, &range, length as u64) else { return 0 };

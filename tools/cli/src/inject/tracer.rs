@@ -7,7 +7,8 @@
 use super::arch::{Registers, SYSCALL};
 use super::channel::Channel;
 use super::image::Image;
-use super::sites::{self, Program};
+use super::program::Program;
+use super::sites;
 use std::ffi::CStr;
 use std::io;
 

@@ -35,7 +35,7 @@ pub fn for_each(text: &[u8], moves: usize, chains: &mut Chains<'_>, mut found: i
             && chains.comes_to(call, moves)
             && chains.run_before(start).is_some();
         if is_sure {
-            found(Found::Site(Site { start, call, is_function: true }));
+            found(Found::Site(Site { start, call, is_function: true, is_certain: true }));
         }
     }
     if called.is_none() || !is_sure {

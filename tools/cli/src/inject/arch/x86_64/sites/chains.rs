@@ -3,7 +3,7 @@
 //! The two bytes of a `syscall` also occur within other instructions, and data. Of the chains of instructions that begin at fifteen bytes in a
 //! row one is the true one, and others end up on it after a few instructions; so an instruction is known where all of them come by.
 
-use super::COPIED;
+use super::SYSCALL;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, Register};
 
 /// An instruction, and its offset in the text.
@@ -47,7 +47,59 @@ impl<'a> Chains<'a> {
         at == end
     }
 
-    /// The straight code before an instruction at `call`, no more than can be copied: all of its instructions are known, and may run elsewhere.
+    /// Whether a `syscall` at `call`, which has this code before it, looks like one: data rarely gives two registers arguments, and goes on as code does.
+    pub fn looks_like_call(&mut self, run: &[Placed], call: usize) -> bool {
+        const ARGUMENTS: [Register; 7] = [
+            Register::RAX,
+            Register::RDI,
+            Register::RSI,
+            Register::RDX,
+            Register::R10,
+            Register::R8,
+            Register::R9,
+        ];
+        let gives = |placed: &&Placed| {
+            let instruction = &placed.instruction;
+            let is_simple = matches!(
+                instruction.mnemonic(),
+                Mnemonic::Mov
+                    | Mnemonic::Movsxd
+                    | Mnemonic::Movzx
+                    | Mnemonic::Lea
+                    | Mnemonic::Xor
+                    | Mnemonic::And
+            );
+            is_simple && ARGUMENTS.contains(&instruction.op0_register().full_register())
+        };
+        let next = self.at(call + SYSCALL.len());
+        let goes_on = next.is_some_and(|next| {
+            matches!(
+                next.mnemonic(),
+                Mnemonic::Ret
+                    | Mnemonic::Cmp
+                    | Mnemonic::Test
+                    | Mnemonic::Mov
+                    | Mnemonic::Movsxd
+                    | Mnemonic::Add
+                    | Mnemonic::Sub
+                    | Mnemonic::Xor
+                    | Mnemonic::And
+                    | Mnemonic::Or
+                    | Mnemonic::Neg
+                    | Mnemonic::Lea
+                    | Mnemonic::Pop
+                    | Mnemonic::Push
+                    | Mnemonic::Jmp
+                    | Mnemonic::Call
+                    | Mnemonic::Hlt
+                    | Mnemonic::Ud2
+                    | Mnemonic::Nop
+            )
+        });
+        goes_on && run.iter().filter(gives).count() >= 2
+    }
+
+    /// The straight code before an instruction at `call`: all of its instructions are known, and may run elsewhere.
     /// `None` unless all chains come by `call`.
     pub fn run_before(&mut self, call: usize) -> Option<Vec<Placed>> {
         let chains = self.follow(call);
@@ -56,7 +108,7 @@ impl<'a> Chains<'a> {
 
     /// Follows the chains to `end`.
     fn follow(&mut self, end: usize) -> Followed {
-        const BACK: usize = 96;
+        const BACK: usize = 128;
         /// The most bytes of an instruction.
         const LONGEST: usize = 15;
         let first = end.saturating_sub(BACK);
@@ -118,7 +170,7 @@ impl Followed {
             let Some(instruction) = known else { continue };
             let offset = self.first + at;
             let follows = offset + instruction.len() == next;
-            if !follows || end - offset > COPIED || !may_run_elsewhere(&instruction) {
+            if !follows || !may_run_elsewhere(&instruction) {
                 break;
             }
             run.push(Placed { offset, instruction });

@@ -41,8 +41,8 @@ pub fn for_each(text: &[u8], mut found: impl FnMut(usize, Found)) {
     }
 }
 
-fn site(start: usize, call: usize) -> Found {
-    Found::Site(Site { start, call, is_function: false })
+fn site(start: usize, call: usize, is_certain: bool) -> Found {
+    Found::Site(Site { start, call, is_function: false, is_certain })
 }
 
 fn look(text: &[u8], call: usize, chains: &mut Chains<'_>) -> Found {
@@ -51,20 +51,22 @@ fn look(text: &[u8], call: usize, chains: &mut Chains<'_>) -> Found {
     }
     let Some(run) = chains.run_before(call) else { return Found::Nothing };
     let number = number(&run);
+    let near = &run[run.partition_point(|placed| call - placed.offset > COPIED)..];
     match number {
         Number::Is(number) if !enters(number) => return Found::Nothing,
-        Number::Moved(index) => return site(run[index].offset, call),
+        Number::Moved(offset) if call - offset <= COPIED => return site(offset, call, true),
         _ => {}
     }
-    let fills = run.iter().rev().find(|one| one.instruction.len() >= JUMP);
+    let is_certain = matches!(number, Number::Moved(_));
+    let fills = near.iter().rev().find(|one| one.instruction.len() >= JUMP);
     let start = match fills {
         Some(one) => Some(one.offset),
-        None => several(text, call, &run, chains),
+        None => several(text, call, near, chains),
     };
     match (start, number) {
-        (Some(start), _) => site(start, call),
-        (None, Number::Held(register)) if is_given_others(text, call, register) => Found::Nothing,
-        (None, Number::Unknown) if run.is_empty() && is_jumped_to_with_others(text, call, chains) => {
+        (Some(start), _) if is_certain || chains.looks_like_call(near, call) => site(start, call, is_certain),
+        (_, Number::Held(register)) if is_given_others(text, call, register) => Found::Nothing,
+        (_, Number::Unknown) if run.is_empty() && is_jumped_to_with_others(text, call, chains) => {
             Found::Nothing
         }
         _ => Found::Refused,
@@ -85,7 +87,7 @@ fn number_nearby(text: &[u8], call: usize) -> Option<u32> {
 /// The number of a call, as far as the code right before it tells.
 enum Number {
     Is(u32),
-    /// One of the engine's, by the instruction at this place of the run, which fills a jump.
+    /// One of the engine's, by the instruction at this offset, which fills a jump.
     Moved(usize),
     /// The value of this register.
     Held(Register),
@@ -94,7 +96,7 @@ enum Number {
 
 fn number(run: &[Placed]) -> Number {
     let mut factory = InstructionInfoFactory::new();
-    for (index, placed) in run.iter().enumerate().rev() {
+    for placed in run.iter().rev() {
         let instruction = &placed.instruction;
         let uses =
             factory.info_options(instruction, InstructionInfoOptions::NO_MEMORY_USAGE).used_registers();
@@ -108,7 +110,7 @@ fn number(run: &[Placed]) -> Number {
         return match instruction.code() {
             Code::Mov_r32_imm32 | Code::Mov_rm32_imm32 | Code::Mov_rm64_imm32 => {
                 let number = instruction.immediate32();
-                if enters(number) { Number::Moved(index) } else { Number::Is(number) }
+                if enters(number) { Number::Moved(placed.offset) } else { Number::Is(number) }
             }
             Code::Xor_r32_rm32 | Code::Xor_rm32_r32
                 if instruction.op0_register() == instruction.op1_register() =>
@@ -119,6 +121,10 @@ fn number(run: &[Placed]) -> Number {
                 if instruction.op1_register() != Register::None =>
             {
                 Number::Held(instruction.op1_register().full_register())
+            }
+            // Handwritten, behind what clears the rest.
+            Code::Mov_r8_imm8 if !enters(instruction.immediate8().into()) => {
+                Number::Is(instruction.immediate8().into())
             }
             _ => Number::Unknown,
         };
@@ -198,7 +204,7 @@ mod tests {
 
     /// The judgement of the only `syscall` in some code, which begins behind padding.
     fn judge(code: &[&[u8]]) -> Found {
-        let text = [&[0xcc; 200], &code.concat()[..], &[0xcc; 200]].concat();
+        let text = [&[0xcc; 200], &code.concat()[..], &[0xc3; 200]].concat();
         let mut judgements = Vec::new();
         for_each(&text, |_, found| judgements.push(found));
         assert_eq!(judgements.len(), 1);
@@ -206,7 +212,12 @@ mod tests {
     }
 
     fn site(start: usize, call: usize) -> Found {
-        super::site(200 + start, 200 + call)
+        super::site(200 + start, 200 + call, true)
+    }
+
+    /// A site whose number is not known.
+    fn likely(start: usize, call: usize) -> Found {
+        super::site(200 + start, 200 + call, false)
     }
 
     #[test]
@@ -246,9 +257,9 @@ mod tests {
     #[test]
     fn an_instruction_that_fills_a_jump_stands_in_for_the_number() {
         // movslq 12(%r12),%r9; mov %r15d,%eax
-        assert_eq!(judge(&[&[0x4d, 0x63, 0x4c, 0x24, 0x0c], &[0x44, 0x89, 0xf8], &CALL]), site(0, 8));
+        assert_eq!(judge(&[&[0x4d, 0x63, 0x4c, 0x24, 0x0c], &[0x44, 0x89, 0xf8], &CALL]), likely(0, 8));
         // lea 0(%rip),%rsi; mov %ebx,%eax
-        assert_eq!(judge(&[&[0x48, 0x8d, 0x35, 0, 0, 0, 0], &[0x89, 0xd8], &CALL]), site(0, 9));
+        assert_eq!(judge(&[&[0x48, 0x8d, 0x35, 0, 0, 0, 0], &[0x89, 0xd8], &CALL]), likely(0, 9));
     }
 
     /// The end of Go's Syscall6.
@@ -258,14 +269,21 @@ mod tests {
     #[test]
     fn several_instructions_make_room() {
         let code = MOVES.concat();
-        assert_eq!(judge(&[&code, &CALL]), site(6, 12));
+        assert_eq!(judge(&[&code, &CALL]), likely(6, 12));
         // jmp to the last of them: nothing may come by within the jump's bytes.
         assert_eq!(judge(&[&[0xeb, 9], &code, &CALL]), Found::Refused);
         // jmp to the first of the two
-        assert_eq!(judge(&[&[0xeb, 6], &code, &CALL]), site(8, 14));
+        assert_eq!(judge(&[&[0xeb, 6], &code, &CALL]), likely(8, 14));
         // jmp to the last of them from behind, by four bytes
         assert_eq!(judge(&[&code, &CALL, &[0xe9, 0xf6, 0xff, 0xff, 0xff]]), Found::Refused);
         assert_eq!(judge(&[MOVES[0], &CALL]), Found::Refused);
+    }
+
+    #[test]
+    fn data_that_look_like_code_are_left_alone() {
+        // One register that has an argument; what does not go on.
+        assert_eq!(judge(&[&[0x48, 0x81, 0xc1, 1, 2, 3, 4], &[0x89, 0xd8], &CALL]), Found::Refused);
+        assert_eq!(judge(&[MOVES[2], MOVES[3], &CALL, &[0xfa]]), Found::Refused);
     }
 
     /// The calls, and not what they call, where a C library cancels threads.
@@ -283,7 +301,10 @@ mod tests {
             judgements
         };
         let caller = 200 + function.len() + 33;
-        assert_eq!(found(&behind), [Found::Site(Site { start: caller, call: 200, is_function: true })]);
+        assert_eq!(
+            found(&behind),
+            [Found::Site(Site { start: caller, call: 200, is_function: true, is_certain: true })]
+        );
         assert_eq!(found(&[]), [Found::Refused]);
     }
 
@@ -297,18 +318,35 @@ mod tests {
     fn what_lies_elsewhere_is_found_from_the_stub() {
         // lea 16(%rip),%rsi; mov %ebx,%eax; syscall
         let text = [&[0x48, 0x8d, 0x35, 16, 0, 0, 0], &[0x89, 0xd8][..], &CALL].concat();
-        let stub =
-            stub(&text, 0x40_0000, Site { start: 0, call: 9, is_function: false }, 0x30_0000, 0x2f_0000)
-                .unwrap();
+        let stub = stub(
+            &text,
+            0x40_0000,
+            Site { start: 0, call: 9, is_function: false, is_certain: true },
+            0x30_0000,
+            0x2f_0000,
+        )
+        .unwrap();
         let distance = i32::from_le_bytes(stub[3..7].try_into().unwrap());
         assert_eq!(0x30_0007 + i64::from(distance), 0x40_0017);
         assert_eq!(stub[7..9], [0x89, 0xd8]);
         // A stub out of reach.
         assert_eq!(
-            super::stub(&text, 0x40_0000, Site { start: 0, call: 9, is_function: false }, 1 << 40, 1 << 40),
+            super::stub(
+                &text,
+                0x40_0000,
+                Site { start: 0, call: 9, is_function: false, is_certain: true },
+                1 << 40,
+                1 << 40
+            ),
             None
         );
-        let jump = jump(&text, 0x40_0000, Site { start: 0, call: 9, is_function: false }, 0x30_0000).unwrap();
+        let jump = jump(
+            &text,
+            0x40_0000,
+            Site { start: 0, call: 9, is_function: false, is_certain: true },
+            0x30_0000,
+        )
+        .unwrap();
         assert_eq!(i32::from_le_bytes(jump[1..].try_into().unwrap()), -0x10_0005);
     }
 }
