@@ -3,6 +3,8 @@
 //! Nothing is done in halves: where the stubs cannot be had, no site is touched; a site that does not look in memory as in the file (a
 //! probe lies there) is left as it is. What is not patched traps.
 
+#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no site is found on other processors"))]
+
 use super::arch::sites::{self, JUMP, STUB};
 use super::program::{Program, Text};
 use super::tracer::Calls;
