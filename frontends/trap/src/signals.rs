@@ -80,6 +80,8 @@ static ENTRIES: [Entry; SIGNALS] = [const {
 static LOCK: AtomicBool = AtomicBool::new(false);
 /// The process whose actions [`ENTRIES`] describes: a child of `vfork` shares it but has its own.
 static OWNER: AtomicU32 = AtomicU32::new(0);
+/// The handler of SIGSYS.
+static TRAP: AtomicUsize = AtomicUsize::new(0);
 /// Whether the program's handlers go through [`deliver`].
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 
@@ -163,6 +165,7 @@ fn fault_action(action: &Action) -> Action {
 /// The negative errno.
 pub fn install(trap: Handler) -> Result<(), isize> {
     OWNER.store(sys::process_id(), Ordering::Relaxed);
+    TRAP.store(trap as usize, Ordering::Relaxed);
     // While the trap's handler runs the engine, no signal handler may come in between; faults must.
     let flags = raw::SA_NODEFER | raw::SA_ONSTACK;
     let trap = own_action(trap, flags, ASYNCHRONOUS);
@@ -551,10 +554,20 @@ fn is_inside(signal: c_int, interrupted: &Context) -> bool {
     crate::frontend().is_some_and(|frontend| frontend.is_inside(interrupted)) || in_stub() || in_trap()
 }
 
-/// A handler of the program is about to run.
+/// A handler of the program is about to run. Where several signals came at once, each interrupts the handler of ours before it at its first
+/// instruction, and this handler may jump out of them all.
 fn settle(interrupted: &mut Context) {
-    if let Some(frontend) = crate::frontend() {
-        frontend.settle(interrupted);
+    let Some(frontend) = crate::frontend() else { return };
+    let handlers = [deliver as *const () as usize, fault as *const () as usize, TRAP.load(Ordering::Relaxed)];
+    let mut context = interrupted;
+    loop {
+        frontend.settle(context);
+        if !handlers.contains(&context.instruction_pointer()) {
+            return;
+        }
+        let [_, _, outer, ..] = context.arguments();
+        // SAFETY: a handler that has not begun has its context as its third argument.
+        context = unsafe { &mut *(outer as *mut Context) };
     }
 }
 

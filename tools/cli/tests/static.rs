@@ -47,6 +47,16 @@ fn a_stack_without_room_is_left_alone() {
     }
 }
 
+/// A stack of the engine comes back, too, when handlers jump out of the way from it to the program.
+#[test]
+fn handlers_jump_out_of_one_another() {
+    for program in builds("both") {
+        let (outcome, counters) = compare(&program, &NONE, true);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+        assert!(!PATCHES || counters.traps == 0);
+    }
+}
+
 /// Closes and waits are seen where call sites are patched, and no call traps for it.
 #[cfg(target_arch = "x86_64")]
 #[test]
