@@ -2,7 +2,7 @@
 //! a stack pointer outside of the alternate stack, would put the frame of another signal over the handler's.
 
 use crate::arch::Context;
-use anyring_runtime::sys;
+use anyring_runtime::{calls, log, sys};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// How many stacks have handlers on them.
@@ -26,6 +26,17 @@ impl Place {
         Self { address: AtomicUsize::new(address), end: AtomicUsize::new(0), thread_id: AtomicU32::new(0) }
     }
 
+    /// Frees the place, if it is still this thread's.
+    fn leaves(&self, thread_id: u32) -> bool {
+        /// Nobody's number.
+        const LEAVING: u32 = u32::MAX;
+        let taken = self.thread_id.compare_exchange(thread_id, LEAVING, Ordering::Relaxed, Ordering::Relaxed);
+        if taken.is_ok() {
+            self.free();
+        }
+        taken.is_ok()
+    }
+
     fn free(&self) {
         self.end.store(0, Ordering::Relaxed);
         self.address.store(0, Ordering::Relaxed);
@@ -47,7 +58,7 @@ pub static PLACES: [Place; COUNT + 1] = {
 pub const LAST: usize = usize::MAX;
 
 /// A stack that [`begins`] has noted.
-pub struct Noted(Option<&'static Place>);
+pub struct Noted(Option<(&'static Place, u32)>);
 
 /// Whether the thread that was interrupted is on its alternate stack.
 fn is_on_alternate(interrupted: &mut Context) -> bool {
@@ -56,16 +67,23 @@ fn is_on_alternate(interrupted: &mut Context) -> bool {
     stack_pointer.wrapping_sub(stack.address) < stack.bytes
 }
 
-/// A handler of the program is about to run, here; nothing to note unless it is the first one on an alternate stack.
+/// A handler of the program is about to run, here; nothing to note unless it is the first one on an alternate stack. What a filter of the
+/// program's own allows is not known; without rings there is nobody to ask.
 pub fn begins(interrupted: &mut Context) -> Option<Noted> {
     let here = 0u8;
     let stack = *interrupted.alternate_stack();
     let is_here = (&raw const here).addr().wrapping_sub(stack.address) < stack.bytes;
-    if !is_here || is_on_alternate(interrupted) {
+    if !is_here || log::is_filtered() && !calls::rings_exist() {
         return None;
     }
     let own = sys::thread_id();
-    forget(|thread_id, _| thread_id == own);
+    let is_noted = |place: &Place| {
+        place.thread_id.load(Ordering::Relaxed) == own
+            && place.address.load(Ordering::Relaxed) == stack.address
+    };
+    if PLACES[..COUNT].iter().any(is_noted) {
+        return None;
+    }
     let take = |place: &&Place| {
         place.thread_id.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed).is_ok()
     };
@@ -78,33 +96,29 @@ pub fn begins(interrupted: &mut Context) -> Option<Noted> {
         None => _ = UNPLACED.fetch_add(1, Ordering::SeqCst),
     }
     IN_USE.fetch_add(1, Ordering::SeqCst);
-    Some(Noted(place))
+    Some(Noted(place.map(|place| (place, own))))
 }
 
 /// The handler returns.
 pub fn ends(noted: Option<Noted>) {
     let Some(Noted(place)) = noted else { return };
-    IN_USE.fetch_sub(1, Ordering::SeqCst);
     match place {
-        Some(place) => place.free(),
+        // It may have been taken for one that has jumped out.
+        Some((place, own)) if place.leaves(own) => {}
+        Some(_) => return,
         None => _ = UNPLACED.fetch_sub(1, Ordering::SeqCst),
     }
+    IN_USE.fetch_sub(1, Ordering::SeqCst);
 }
 
 /// Forgets the stacks of which `is_over` says so, by thread and address: the handlers there have jumped out.
 fn forget(is_over: impl Fn(u32, usize) -> bool) {
-    /// Nobody's number.
-    const LEAVING: u32 = u32::MAX;
     for place in &PLACES[..COUNT] {
         let thread_id = place.thread_id.load(Ordering::Relaxed);
         if thread_id != 0
             && is_over(thread_id, place.address.load(Ordering::Relaxed))
-            && place
-                .thread_id
-                .compare_exchange(thread_id, LEAVING, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
+            && place.leaves(thread_id)
         {
-            place.free();
             IN_USE.fetch_sub(1, Ordering::SeqCst);
         }
     }

@@ -153,7 +153,8 @@ fn fault_action(action: &Action) -> Action {
     if action.handler <= IGNORE {
         // Nothing faults in that handler, and signals that are sent to a thread without end shall not fill its stack.
         let both = signal_bit(raw::SIGSEGV) | signal_bit(raw::SIGBUS);
-        return own_action(fault, raw::SA_NODEFER | raw::SA_ONSTACK, both);
+        // While a copy of the engine's is resumed, no other handler may come: it would not see where.
+        return own_action(fault, raw::SA_NODEFER | raw::SA_ONSTACK, both | ASYNCHRONOUS);
     }
     let kept = action.flags as u32 & (raw::SA_NODEFER | raw::SA_ONSTACK);
     own_action(fault, kept, action.mask & !signal_bit(raw::SIGSYS))
@@ -551,24 +552,35 @@ fn is_inside(signal: c_int, interrupted: &Context) -> bool {
     let in_stub = || frontend::syscall_stub().contains(&interrupted.instruction_pointer());
     let in_trap =
         || ASYNCHRONOUS & signal_bit(signal as u32) == 0 && interrupted.signal_mask() & OF_TRAP == OF_TRAP;
-    crate::frontend().is_some_and(|frontend| frontend.is_inside(interrupted)) || in_stub() || in_trap()
+    let is_below = || {
+        // SAFETY: the context of a handler that has not begun.
+        below(interrupted).is_some_and(|outer| is_inside(signal, unsafe { &*outer }))
+    };
+    crate::frontend().is_some_and(|frontend| frontend.is_inside(interrupted))
+        || in_stub()
+        || in_trap()
+        || is_below()
 }
 
 /// A handler of the program is about to run. Where several signals came at once, each interrupts the handler of ours before it at its first
 /// instruction, and this handler may jump out of them all.
 fn settle(interrupted: &mut Context) {
     let Some(frontend) = crate::frontend() else { return };
-    let handlers = [deliver as *const () as usize, fault as *const () as usize, TRAP.load(Ordering::Relaxed)];
     let mut context = interrupted;
     loop {
         frontend.settle(context);
-        if !handlers.contains(&context.instruction_pointer()) {
-            return;
-        }
-        let [_, _, outer, ..] = context.arguments();
-        // SAFETY: a handler that has not begun has its context as its third argument.
-        context = unsafe { &mut *(outer as *mut Context) };
+        let Some(outer) = below(context) else { return };
+        // SAFETY: the context of a handler that has not begun.
+        context = unsafe { &mut *outer };
     }
+}
+
+/// The context below one that interrupted a handler of ours at its first instruction, as it does where several signals come at once.
+fn below(context: &Context) -> Option<*mut Context> {
+    let handlers = [deliver as *const () as usize, fault as *const () as usize, TRAP.load(Ordering::Relaxed)];
+    // Its context is the third argument.
+    let [_, _, outer, ..] = context.arguments();
+    handlers.contains(&context.instruction_pointer()).then_some(outer as *mut Context)
 }
 
 /// Queues the signal for this thread anew, to come when it has left the engine.
@@ -586,9 +598,15 @@ fn postpone(signal: c_int, info: *mut c_void, interrupted: &mut Context) {
 
 /// The thread is inside the engine, and the signal comes when it leaves. If it is about to sleep, it does not.
 fn keep_out(signal: c_int, interrupted: &mut Context) {
-    if let Some(frontend) = crate::frontend() {
-        frontend.kept_out(signal_bit(signal as u32), interrupted);
+    let Some(frontend) = crate::frontend() else { return };
+    let mut context = interrupted;
+    while !frontend.is_inside(context)
+        && let Some(outer) = below(context)
+    {
+        // SAFETY: the context of a handler that has not begun.
+        context = unsafe { &mut *outer };
     }
+    frontend.kept_out(signal_bit(signal as u32), context);
 }
 
 /// Lets the signals of [`OWN`] come that were sent while the thread was inside the engine, which it has left with `mask`.

@@ -20,7 +20,7 @@
 //!
 //! **The stack.** The program's may be a goroutine's, with a few bytes left, so nothing is written to it, not even a return address. The
 //! entry takes a slot of the pool, by a bit in it, saves the program's registers there, and runs the engine on the slot's stack. Calls that do not sleep have slots
-//! of their own, for which they wait: a close that goes on to the kernel is missed.
+//! of their own, for which they wait: a close that is not told may be missed.
 //!
 //! **Signals** are not blocked. Handlers of the program are kept out of a thread whose stack pointer lies in the pool
 //! (`Frontend::is_inside`), as in dynamic programs: the signal is queued anew with everything blocked, and noted in the slot, which ends the next
@@ -93,17 +93,11 @@ pub fn ring_called() {
     }
 }
 
-/// Whether the engine is told of every close, as far as the tracer knows the program's code.
-pub fn sees_closes() -> bool {
-    // SAFETY: as in `enable`.
-    unsafe { BLOCK.load(Ordering::Acquire).as_ref() }.is_some_and(|block| block.has_all != 0)
-}
-
 /// The calling thread leaves, with signals kept out: they come when the slot's mask is set, which is left to the entry. Whether those have
 /// to be let in before that mask is in force again.
 pub extern "C" fn leave_interrupted(slot: &Slot) -> bool {
     // From here on nothing is kept out any more.
-    let mask = sys::set_signal_mask(sys::ASYNCHRONOUS | signals::OWN);
+    let mask = sys::set_signal_mask(u64::MAX);
     slot.interrupted.set(false);
     if !slot.has_mask.take() {
         slot.mask.set(mask);

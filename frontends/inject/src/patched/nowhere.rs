@@ -12,11 +12,6 @@ pub unsafe fn begin(_block: *mut Block) {}
 /// A call for a ring was made.
 pub fn ring_called() {}
 
-/// Closes are not seen.
-pub fn sees_closes() -> bool {
-    false
-}
-
 /// Whether a signal came inside the engine.
 pub fn is_inside(_interrupted: &Context) -> bool {
     false

@@ -14,6 +14,12 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
 
+#[cfg(target_feature = "avx")]
+compile_error!(
+    "the image is built for x86-64 without AVX (no -C target-cpu=native): a patched call site does not save the vector registers that such \
+     code changes"
+);
+
 const _: () = assert!(
     LAST == usize::MAX
         && pool::SLEEPING < 256
@@ -159,6 +165,9 @@ global_asm!(
     "4: mov rbx, rcx",
     "mov rdi, rcx",
     "call {leave_interrupted}",
+    ".irp index, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+    "movaps xmm\\index, [rbx + {vectors} + 16 * \\index]",
+    ".endr",
     "mov rsp, [rbx + {stack_pointer}]",
     "anyring_inject_unblock:",
     "test al, al",

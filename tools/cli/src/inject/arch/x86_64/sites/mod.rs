@@ -78,7 +78,9 @@ fn look(text: &[u8], call: usize, chains: &mut Chains<'_>) -> Found {
 fn number_nearby(text: &[u8], call: usize) -> Option<u32> {
     let before = &text[call.saturating_sub(COPIED)..call];
     let from = before.windows(2).rposition(|pair| pair == SYSCALL).map_or(0, |at| at + 2);
-    before[from..].windows(JUMP).rev().find_map(|bytes| match *bytes {
+    before[from..].windows(JUMP).enumerate().rev().find_map(|(at, bytes)| match *bytes {
+        // Behind such a prefix the register is r8.
+        [0xb8, ..] if at > 0 && before[from + at - 1] & 0xf1 == 0x41 => None,
         [0xb8, a, b, 0, 0] => Some(u32::from_le_bytes([a, b, 0, 0])),
         _ => None,
     })
@@ -225,6 +227,8 @@ mod tests {
         assert_eq!(judge(&[&ENTER, &CALL]), site(0, 5));
         // mov %rdi,%rdx before, xor %r9d,%r9d between
         assert_eq!(judge(&[&[0x48, 0x89, 0xfa], &ENTER, &[0x45, 0x31, 0xc9], &CALL]), site(3, 11));
+        // mov $8,%r8d between
+        assert_eq!(judge(&[&ENTER, &[0x41, 0xb8, 8, 0, 0, 0], &CALL]), site(0, 11));
         // mov $426,%rax as handwritten code has it
         assert_eq!(judge(&[&[0x48, 0xc7, 0xc0, 0xaa, 1, 0, 0], &CALL]), site(0, 7));
     }
