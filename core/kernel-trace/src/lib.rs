@@ -20,7 +20,7 @@ extern crate alloc;
 mod buffers;
 mod files;
 mod memory;
-mod requests;
+pub mod requests;
 mod ring;
 mod rings;
 mod watch;

@@ -28,6 +28,8 @@ struct Known {
     lent: Option<Box<Lent>>,
     /// Its CQE has come, and that about its memory has not.
     owes_notification: bool,
+    /// True once a CQE has come that was not the last.
+    is_multishot: bool,
 }
 
 /// The request that a CQE is about.
@@ -67,6 +69,12 @@ fn notifies(sqe: &Sqe) -> bool {
     TABLE.lookup(sqe.opcode).caps.has(Caps::NOTIFIES)
 }
 
+impl Default for Requests {
+    fn default() -> Requests {
+        Requests::new()
+    }
+}
+
 impl Requests {
     /// None.
     pub const fn new() -> Requests {
@@ -95,7 +103,7 @@ impl Requests {
             self.make_room();
         }
         self.draining += usize::from(drains(sqe));
-        let known = Known { sqe: *sqe, submitted, lent, owes_notification: false };
+        let known = Known { sqe: *sqe, submitted, lent, owes_notification: false, is_multishot: false };
         self.known.insert((sqe.user_data, serial), known);
     }
 
@@ -123,6 +131,42 @@ impl Requests {
     /// CQEs were lost: some of those that are known may be done.
     pub fn lost(&mut self) {
         self.doubtful = self.known.keys().map(|key| key.1).max().unwrap_or(self.doubtful);
+    }
+
+    /// CQEs were lost: of the requests up to this number, some may be done.
+    pub fn lost_until(&mut self, serial: u64) {
+        self.doubtful = self.doubtful.max(serial);
+    }
+
+    /// Forgets the oldest with this user data of those that may be done; its number. Who uses user data again has seen its CQE.
+    pub fn take_doubtful(&mut self, user_data: u64) -> Option<u64> {
+        let key = *self.known.range((user_data, 0)..=(user_data, self.doubtful)).next()?.0;
+        self.remove(key)
+    }
+
+    /// Forgets all that may be done, but multishot requests that have had results; their numbers.
+    pub fn take_all_doubtful(&mut self) -> Vec<u64> {
+        let is_meant = |(key, known): &(&Key, &Known)| key.1 <= self.doubtful && !known.is_multishot;
+        let keys: Vec<Key> = self.known.iter().filter(is_meant).map(|(key, _)| *key).collect();
+        keys.into_iter().filter_map(|key| self.remove(key)).collect()
+    }
+
+    /// Forgets the oldest of those that may be done, until so many are left of which a CQE is due; their numbers.
+    pub fn take_doubtful_beyond(&mut self, left: usize) -> Vec<u64> {
+        let due = self.known.iter().filter(|(_, known)| !skips(&known.sqe));
+        let mut keys: Vec<Key> = due.map(|(key, _)| *key).collect();
+        let surplus = keys.len().saturating_sub(left);
+        keys.retain(|key| key.1 <= self.doubtful);
+        keys.sort_unstable_by_key(|key| key.1);
+        keys.into_iter().take(surplus).filter_map(|key| self.remove(key)).collect()
+    }
+
+    fn remove(&mut self, key: Key) -> Option<u64> {
+        let known = self.known.remove(&key)?;
+        if drains(&known.sqe) {
+            self.draining = self.draining.saturating_sub(1);
+        }
+        Some(key.1)
     }
 
     /// The one that a CQE is about.
@@ -165,6 +209,7 @@ impl Requests {
         }
         let announces = notifies(&known.sqe);
         known.owes_notification |= announces;
+        known.is_multishot |= !announces;
         let request = Some((known.sqe, known.lent.clone()));
         Match { serial: key.1, request, submitted, marks: if announces { LAST } else { 0 } }
     }
@@ -235,6 +280,21 @@ mod tests {
         requests.add(3, &sqe(Code::IORING_OP_NOP, 0, 0), None, Moment::now());
         assert_eq!(told(&mut requests, 0, 0, 0), (3, true));
         assert_eq!(told(&mut requests, 1, 1, IORING_CQE_F_MORE), (2, false));
+    }
+
+    #[test]
+    fn of_those_that_may_be_done_the_oldest_are_given_up() {
+        let mut requests = Requests::new();
+        for serial in 1..=4 {
+            requests.add(serial, &sqe(Code::IORING_OP_NOP, serial % 2, 0), None, Moment::now());
+        }
+        assert_eq!((requests.take_doubtful(1), requests.take_doubtful_beyond(0)), (None, Vec::new()));
+        requests.lost();
+        requests.add(5, &sqe(Code::IORING_OP_NOP, 1, 0), None, Moment::now());
+        assert_eq!(requests.take_doubtful(1), Some(1));
+        assert_eq!(requests.take_doubtful_beyond(3), [2]);
+        assert_eq!(requests.take_doubtful_beyond(0), [3, 4]);
+        assert_eq!(requests.due(), 1);
     }
 
     #[test]

@@ -228,6 +228,28 @@ plain! {
         lr: u64,
     }
 
+    /// A ring was found in a process that is watched from outside; what was submitted before is not told.
+    RingFound {
+        /// Its descriptor.
+        fd: i32,
+        /// [`ENGINE_USER`] or [`ENGINE_KERNEL`].
+        engine: u32,
+        /// How many SQEs there are; 0 where that is not known yet.
+        sq_entries: u32,
+        /// How many CQEs.
+        cq_entries: u32,
+        /// How many entries were taken from the submission queue, modulo 2^32.
+        submitted: u32,
+        /// How many were posted to the completion queue, modulo 2^32.
+        posted: u32,
+    }
+
+    /// Nothing more is seen of a request: its completion may have been among those that were not seen.
+    LostSight {
+        /// Its number.
+        serial: u64,
+    }
+
     /// Stands before each attachment.
     Attachment {
         /// Where it was, in the program's memory.
@@ -262,6 +284,10 @@ pub const CHANGED: u32 = 1 << 4;
 /// Memory of the request was unmapped before the request gave it back.
 pub const UNMAPPED: u32 = 1 << 5;
 
+/// The completion was seen from outside, by a look now and then: the request was submitted after the moment that was told, and had
+/// completed before the one that is told.
+pub const SAMPLED: u32 = 1 << 6;
+
 /// Of the data of a request, so many bytes are looked at for changes: all of shorter data, and of longer data spots from its
 /// beginning to its end.
 pub const SUMMED_BYTES: usize = 1024;
@@ -270,6 +296,11 @@ pub const SUMMED_BYTES: usize = 1024;
 pub const UNSEEN_SQ_THREAD: u64 = 1;
 /// The program reaped completions before anybody looked.
 pub const UNSEEN_REAPED: u64 = 2;
+
+/// Requests passed by between two looks from outside; their number is exact.
+pub const UNSEEN_BETWEEN_LOOKS: u64 = 3;
+/// Completions passed by between two looks from outside; their number is exact.
+pub const UNSEEN_POSTED_BETWEEN_LOOKS: u64 = 4;
 
 /// In [`Attachment::index`]: there is no such memory.
 pub const UNREADABLE: u16 = 1 << 15;
@@ -324,6 +355,10 @@ numbered! {
         Called = 13,
         /// [`Injected`].
         Injected = 14,
+        /// [`RingFound`].
+        RingFound = 15,
+        /// [`LostSight`].
+        LostSight = 16,
     }
 }
 
@@ -407,6 +442,8 @@ pub enum Body {
     Mapped(Mapped),
     Called(Called),
     Injected(Injected),
+    RingFound(RingFound),
+    LostSight(LostSight),
 }
 
 impl<'a> Event<'a> {
@@ -434,6 +471,8 @@ impl<'a> Event<'a> {
             Kind::Mapped => body!(Mapped),
             Kind::Called => body!(Called),
             Kind::Injected => body!(Injected),
+            Kind::RingFound => body!(RingFound),
+            Kind::LostSight => body!(LostSight),
         };
         Some(Event { head, body, attachments })
     }

@@ -18,6 +18,7 @@ pub struct Arguments {
 pub enum Command {
     Run(Run),
     Trace(Trace),
+    Top(Top),
     Chaos(Chaos),
     Doctor(Doctor),
     Find(Find),
@@ -143,10 +144,13 @@ fn abi(text: &str) -> Result<Version, String> {
     })
 }
 
-/// Run a program and show each of its io_uring requests with its result
+/// Run a program and show each of its io_uring requests with its result, or watch a running process
 ///
 /// Prints one line per request when the request is done, in strace's grammar: the operation with its arguments, the result,
 /// the time that it took, and how it was done. Programs that the program starts are traced, too. No privileges are needed.
+///
+/// With -p, a running process is watched from outside, which needs the rights of ptrace(2). It is neither stopped nor
+/// changed. Its rings are looked at up to some thousand times a second; what passes by between two looks is counted.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -156,13 +160,24 @@ Examples:
   anyring trace -e accept,recv -e 'slow>1ms' -- ./server
   anyring trace -e errors --summary -- ./program
   anyring trace -k -e 'slow>1ms' -- ./program
+  anyring trace -ff -tt -o trace.txt -- ./program       with the time of day, in a file trace.txt.PID for each process
+  anyring trace -P /etc/passwd -- ./program             requests that name this file, or whose file it is
+  anyring trace -p 4711                                 a running process, until it ends or Ctrl-C
+  anyring trace -p 4711 --max-events 20
+  anyring trace -p \"$(pidof -s fio)\" -c                 a table, at the end
   anyring trace --json -o trace.jsonl -- ./program
 
 Expressions (-e): operations by name (read,write), op=NAME, file=GLOB, ring=N, errors, slow>TIME, slow<TIME (1ms, 20us).
 A ! before an expression negates it. If several are given, all must hold.
 
-Exit status: the program's own, or 128 plus the number of the signal that ended it; 125 if anyring itself fails.")]
+Exit status: the program's own, or 128 plus the number of the signal that ended it; 125 if anyring itself fails. With -p,
+0 when the process has ended, or the trace was interrupted.")]
 pub struct Trace {
+    /// Watch this running process; may be given several times
+    #[arg(short = 'p', long = "attach", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..),
+        conflicts_with_all = ["engine", "lossy", "callers", "enters", "program"])]
+    pub processes: Vec<u32>,
+
     /// Which engine does the work [default: ANYRING_ENGINE, or user]
     #[arg(long, value_enum)]
     pub engine: Option<Engine>,
@@ -171,6 +186,10 @@ pub struct Trace {
     #[arg(short = 'e', value_name = "EXPRESSION")]
     pub expressions: Vec<String>,
 
+    /// Show only requests that name this path, or whose file it is; may be given several times
+    #[arg(short = 'P', long = "trace-path", value_name = "PATH")]
+    pub paths: Vec<String>,
+
     /// Show at most this many bytes of data, and entries of a list
     #[arg(short = 's', value_name = "SIZE", default_value_t = 32, value_parser = clap::value_parser!(u16).range(..=1024))]
     pub sample: u16,
@@ -178,6 +197,18 @@ pub struct Trace {
     /// Write to a file instead of standard error
     #[arg(short = 'o', long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+
+    /// Begin lines with the time of day; -tt: with microseconds
+    #[arg(short = 't', action = clap::ArgAction::Count)]
+    pub clock: u8,
+
+    /// Begin lines with the time since the line before
+    #[arg(short = 'r', conflicts_with = "clock")]
+    pub relative: bool,
+
+    /// Print no more than this many results; the program goes on
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_events: Option<u64>,
 
     /// Print a table of operations at the end (counts, errors, latencies, bytes) instead of lines
     #[arg(short = 'c')]
@@ -217,12 +248,12 @@ pub struct Trace {
     #[arg(short = 'k', long)]
     pub callers: bool,
 
-    /// Has no effect: programs that the program starts are always traced (accepted for users of strace)
-    #[arg(short = 'f')]
-    pub follow: bool,
+    /// -f has no effect: programs that the program starts are always traced; -ff: with -o FILE, write each process to FILE.PID
+    #[arg(short = 'f', action = clap::ArgAction::Count)]
+    pub follow: u8,
 
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
+    #[arg(required_unless_present = "processes", trailing_var_arg = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
     pub program: Vec<OsString>,
 }
 
@@ -242,6 +273,58 @@ impl Trace {
             chaos_plan: None,
             loads: false,
         }
+    }
+}
+
+/// Show the io_uring rings of running processes: requests a second, operations, what is in flight, what is full
+///
+/// A table with a line for each ring, of the kernel's io_uring or of anyring's engine. On a terminal the table is live: arrow
+/// keys choose a ring, Enter shows its last requests, letters sort, q ends. Otherwise it is printed again and again.
+///
+/// The rings are looked at from outside, some fifty times a second: no process is stopped or changed. Rates are counted by
+/// the rings themselves, and are exact. Operations and errors are those of the requests that were seen; where some passed by
+/// unseen, the table says how many.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  anyring top
+  sudo anyring top                                      the rings of all users
+  anyring top -p 4711                                   the rings of one process
+  anyring top --once                                    the table of one second
+  anyring top --once -d 10 --json | jq '.rings[] | select(.overflows > 0)'
+  anyring top --json -d 5 >> rings.jsonl                a line of JSON every five seconds
+
+Columns: RING, the ring's descriptor in the process; FLIGHT, requests in flight; CQ, the most completions that waited to be
+reaped, and the size of their queue; OVERFL, completions that were lost, and + if some wait because the queue is full; SQ
+FULL, how often the submission queue was full; LATENCY, the average time from submission to completion, by the number of
+requests in flight and their rate. A ? stands for what cannot be seen (docs/top.md).
+
+Exit status: 0; 125 if anyring fails, or the process of -p cannot be looked at.")]
+pub struct Top {
+    /// Show only the rings of this process
+    #[arg(short = 'p', long = "process", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub process: Option<u32>,
+
+    /// The time between two tables
+    #[arg(short = 'd', long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub delay: std::time::Duration,
+
+    /// Print one table, and end
+    #[arg(long)]
+    pub once: bool,
+
+    /// Print a line of JSON for each table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A time that is neither nothing nor endless.
+fn seconds(text: &str) -> Result<std::time::Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "a number of seconds is expected".to_owned())?;
+    if (0.05..=86_400.0).contains(&seconds) {
+        Ok(std::time::Duration::from_secs_f64(seconds))
+    } else {
+        Err("from 0.05 to 86400 seconds".into())
     }
 }
 

@@ -11,6 +11,7 @@ mod program;
 mod run;
 mod status;
 mod streams;
+mod top;
 mod trace;
 
 use clap::Parser;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
     match arguments.command {
         cli::Command::Run(arguments) => run::run(&arguments),
         cli::Command::Trace(arguments) => trace::trace(&arguments),
+        cli::Command::Top(arguments) => top::top(&arguments),
         cli::Command::Chaos(arguments) => chaos::chaos(&arguments),
         cli::Command::Exec(arguments) => run::exec(&arguments),
         cli::Command::Doctor(arguments) => doctor::doctor(&arguments),

@@ -4,6 +4,9 @@
 //! finds in `ANYRING_TRACE`, reads what comes, and shows it (crate `anyring-tracer`). The buffer is a file in memory that both
 //! have mapped, so it keeps what a program told that is killed.
 
+mod attach;
+mod output;
+
 use crate::cli::Trace;
 use crate::run;
 use crate::status::{self, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE};
@@ -11,11 +14,9 @@ use anyring_mapping::SharedFile;
 use anyring_say::say_error;
 use anyring_trace::buffer::{self, Buffer, CALLERS, LOSSY, Next};
 use anyring_trace::event::{Body, Event};
-use anyring_tracer::filter::Filter;
-use anyring_tracer::{Session, Settings};
+use anyring_tracer::Session;
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,19 +24,27 @@ use std::time::Duration;
 /// How many slots of 64 bytes the buffer has: 4 MiB.
 const SLOTS: usize = 1 << 16;
 
-/// Runs the program; its status is this command's.
+/// Runs the program, whose status is this command's, or watches running ones.
 pub fn trace(arguments: &Trace) -> ExitCode {
-    let filter = match Filter::parse(&arguments.expressions) {
+    let filter = match output::filter(arguments) {
         Ok(filter) => filter,
         Err(unknown) => return fail(&format!("-e: {unknown}"), "anyring trace --help lists what is known"),
     };
+    if arguments.follow > 1
+        && (arguments.counts || arguments.counts_too || arguments.summary || arguments.summary_only)
+    {
+        return fail(
+            "-ff writes no table and no summary: they are about all processes",
+            "leave out -ff, or -c, -C, --summary and --summary-only",
+        );
+    }
     if arguments.callers && cfg!(feature = "one-file") {
         return fail(
             "the static one-file anyring does not have -k",
             "use the anyring of make build or of a package",
         );
     }
-    let mut session = match session(arguments, filter) {
+    let mut session = match output::session(arguments, filter) {
         Ok(session) => session,
         Err(error) => {
             let name = arguments.output.as_ref().map_or_else(String::new, |path| path.display().to_string());
@@ -45,6 +54,10 @@ pub fn trace(arguments: &Trace) -> ExitCode {
             );
         }
     };
+    if !arguments.processes.is_empty() {
+        let status = attach::attach(arguments, &mut session);
+        return end(&mut session).unwrap_or(status);
+    }
     let reader = match Reader::new(arguments) {
         Ok(reader) => reader,
         Err(error) => {
@@ -57,58 +70,22 @@ pub fn trace(arguments: &Trace) -> ExitCode {
     };
     let (status, heard) = reader.follow(child, &mut session);
     session.miss(heard.dropped);
-    // A reader of the lines that has gone wants no more, and the program is not to be disturbed by that.
-    if let Err(error) = session.end()
-        && error.kind() != io::ErrorKind::BrokenPipe
-    {
-        return fail(&format!("cannot write the trace: {error}"), "see whether the disk is full");
+    if let Some(failure) = end(&mut session) {
+        return failure;
     }
     heard.report();
     status
 }
 
+/// Prints the end of the trace; the status where it could not be printed.
+fn end(session: &mut Session) -> Option<ExitCode> {
+    // A reader of the lines that has gone wants no more, and the program is not to be disturbed by that.
+    let error = session.end().err().filter(|error| error.kind() != io::ErrorKind::BrokenPipe)?;
+    Some(fail(&format!("cannot write the trace: {error}"), "see whether the disk is full"))
+}
+
 fn fail(what: &str, remedy: &str) -> ExitCode {
     status::fail(OWN_FAILURE, what, "", remedy)
-}
-
-/// The session: what is printed, and where.
-fn session(arguments: &Trace, filter: Filter) -> io::Result<Session> {
-    let file = arguments.output.as_ref().map(File::create).transpose()?;
-    let is_terminal = file.is_none() && io::stderr().is_terminal();
-    let colours = is_terminal && !is_plain();
-    let output = || -> io::Result<Box<dyn Write>> {
-        Ok(match &file {
-            Some(file) => Box::new(BufWriter::with_capacity(1 << 16, file.try_clone()?)),
-            None => Box::new(BufWriter::new(io::stderr())),
-        })
-    };
-    let settings = Settings { sample: arguments.sample.into(), colours, enters: arguments.enters, filter };
-    let mut session = Session::new(settings);
-    #[cfg(not(feature = "one-file"))]
-    if arguments.callers {
-        session = session.callers(anyring_callers::Stacks::default());
-    }
-    if arguments.json {
-        session = session.json(output()?);
-    } else if !arguments.counts && !arguments.summary_only {
-        session = session.text(output()?);
-    }
-    if let Some(path) = &arguments.perfetto {
-        session = session.perfetto(BufWriter::with_capacity(1 << 16, File::create(path)?));
-    }
-    if arguments.counts || arguments.counts_too {
-        session = session.counts(output()?);
-    }
-    if arguments.summary || arguments.summary_only {
-        session = session.summary(output()?);
-    }
-    Ok(session)
-}
-
-/// True if the terminal is one without colours, or none are wanted.
-fn is_plain() -> bool {
-    let wants_none = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    wants_none || std::env::var_os("TERM").is_none_or(|term| term == "dumb")
 }
 
 /// The events that came, beside what is shown.

@@ -67,6 +67,19 @@ impl Filter {
         Ok(Filter { conditions: conditions.collect::<Result<_, _>>()? })
     }
 
+    /// Besides, only requests that name one of these paths, or whose file is one of them, if there are any.
+    ///
+    /// # Errors
+    /// Where a path is none that can be compared.
+    pub fn with_paths<T: AsRef<str>>(mut self, paths: &[T]) -> Result<Filter, Unknown> {
+        if !paths.is_empty() {
+            let literal = |path: &T| glob(&Pattern::escape(path.as_ref()));
+            let test = Test::Files(paths.iter().map(literal).collect::<Result<_, _>>()?);
+            self.conditions.push(Condition { negated: false, test });
+        }
+        Ok(self)
+    }
+
     /// True if this is to be shown. Of requests that are told together, each is asked for by [`Filter::wants_request`].
     pub fn wants(&self, place: Place, told: &Told<'_>) -> bool {
         let call = |word, failed, took_ns| Subject { word, ring: place.ring, request: None, failed, took_ns };
@@ -75,7 +88,7 @@ impl Filter {
             Told::Shot(request, completion) => return self.wants_result(request, completion),
             Told::Started(_) | Told::Ended(_) | Told::Gone(_) => call("process", false, Some(0)),
             Told::RingMade(made) => call("setup", made.result < 0, Some(0)),
-            Told::RingEnded(_) => call("setup", false, Some(0)),
+            Told::RingFound(_) | Told::RingEnded(_) => call("setup", false, Some(0)),
             Told::Registered(registered, _) => {
                 call("register", registered.result < 0, Some(registered.duration_ns))
             }

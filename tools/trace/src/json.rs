@@ -1,12 +1,15 @@
 //! One line of JSON for each finished thing. `docs/trace-json.md` describes them, `docs/trace-json.schema.json` exactly.
 
 use anyring_chaos_plan::Fault;
-use std::io::{self, Write};
+use std::io;
 use std::rc::Rc;
 
 use anyring_engine::abi::names::{CQE_FLAGS, SQE_FLAGS};
 use anyring_engine::support::{ENTER_FLAGS, FEATURES, SETUP_FLAGS};
-use anyring_trace::event::{Entered, Registered, RingMade, UNSEEN_REAPED, UNSEEN_SQ_THREAD};
+use anyring_trace::event::{
+    Entered, Registered, RingFound, RingMade, UNSEEN_BETWEEN_LOOKS, UNSEEN_POSTED_BETWEEN_LOOKS,
+    UNSEEN_REAPED, UNSEEN_SQ_THREAD,
+};
 use linux_raw_sys::io_uring::{IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER};
 use serde::Serialize;
 
@@ -16,7 +19,7 @@ use crate::memory::Memory;
 use crate::model::{
     self, Completion, Harm, Listener, Model, Place, Process, Relation, Request, Told, Way, relation,
 };
-use crate::output::{Output, Sink};
+use crate::output::{Destination, Output, Sink};
 use crate::{calls, names, transfer};
 
 /// Lines of JSON.
@@ -69,6 +72,16 @@ struct Made {
     sq_thread_idle_ms: u32,
     engine: &'static str,
     text: String,
+}
+
+#[derive(Serialize)]
+struct Found {
+    descriptor: i32,
+    engine: &'static str,
+    sq_entries: u32,
+    cq_entries: u32,
+    submitted_before: u32,
+    completed_before: u32,
 }
 
 #[derive(Serialize)]
@@ -207,6 +220,8 @@ struct Finish {
     descriptor_name: Option<String>,
     skipped: bool,
     overflowed: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    sampled: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<&'static str>,
     cq_ready: u32,
@@ -268,6 +283,7 @@ fn finish(completion: &Completion, request: Option<&Request>) -> Finish {
         descriptor_name: completion.name.as_deref().map(str::to_owned),
         skipped: completion.is_skipped(),
         overflowed: completion.has_overflowed(),
+        sampled: completion.is_sampled(),
         memory: completion.harm().map(|harm| match harm {
             Harm::Changed => "changed",
             Harm::Unmapped => "unmapped",
@@ -278,8 +294,8 @@ fn finish(completion: &Completion, request: Option<&Request>) -> Finish {
 
 impl Json {
     /// Lines that go to `to`, with so many bytes of data.
-    pub fn new(to: impl Write + 'static, filter: Rc<Filter>, sample: usize) -> Json {
-        Json { sink: Sink::new(to), filter, sample }
+    pub fn new(to: Destination, filter: Rc<Filter>, sample: usize) -> Json {
+        Json { sink: Sink::to(to), filter, sample }
     }
 
     fn line(&mut self, kind: &'static str, place: Place, what: impl Serialize) {
@@ -287,7 +303,7 @@ impl Json {
         let line = Line { kind, time_ns, process, thread, ring, what };
         let mut line = serde_json::to_vec(&line).expect("numbers, strings and lists of them");
         line.push(b'\n');
-        self.sink.put(&line);
+        self.sink.put_of(process, &line);
     }
 
     fn text(&self, request: &Request, result: Option<&Completion>) -> String {
@@ -398,6 +414,18 @@ impl Json {
         self.line("ring_made", place, made);
     }
 
+    fn found(&mut self, place: Place, found: &RingFound) {
+        let found = Found {
+            descriptor: found.fd,
+            engine: calls::engine(found.engine),
+            sq_entries: found.sq_entries,
+            cq_entries: found.cq_entries,
+            submitted_before: found.submitted,
+            completed_before: found.posted,
+        };
+        self.line("ring_found", place, found);
+    }
+
     fn registered(&mut self, place: Place, registered: &Registered, memory: &Memory, model: &Model) {
         let mut text = String::new();
         calls::register(&mut text, model.descriptor(place), registered, memory, self.sample);
@@ -426,6 +454,7 @@ impl Listener for Json {
             Told::Ended(_) => self.line("process_ended", place, Ended { silent: false }),
             Told::Gone(_) => self.line("process_ended", place, Ended { silent: true }),
             Told::RingMade(made) => self.made(place, made),
+            Told::RingFound(found) => self.found(place, found),
             Told::RingEnded(ended) => {
                 let (under_way, cq_ready) = (ended.in_flight, ended.cq_ready);
                 self.line("ring_ended", place, RingEnded { under_way, cq_ready });
@@ -436,6 +465,8 @@ impl Listener for Json {
                 let why = match unseen.why {
                     UNSEEN_SQ_THREAD => "sq_thread",
                     UNSEEN_REAPED => "reaped",
+                    UNSEEN_BETWEEN_LOOKS => "between_looks",
+                    UNSEEN_POSTED_BETWEEN_LOOKS => "posted_between_looks",
                     _ => "unknown",
                 };
                 self.line("unseen", place, Unseen { count: unseen.count, why });

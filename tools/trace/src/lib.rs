@@ -24,4 +24,6 @@ mod text;
 mod transfer;
 
 pub use callers::Callers;
+pub use output::Destination;
 pub use session::{Session, Settings};
+pub use text::Time;

@@ -15,7 +15,7 @@ use anyring_engine::request::op::{Caps, Op};
 use anyring_engine::request::shown::{Kind, When};
 use anyring_trace::event::{
     self, Body, CHANGED, Content, ENGINE_KERNEL, Entered, Event, LAST, OVERFLOWED, Registered, RingEnded,
-    RingMade, SKIPPED, Step, Submitted, UNMAPPED, Unseen,
+    RingFound, RingMade, SAMPLED, SKIPPED, Step, Submitted, UNMAPPED, Unseen,
 };
 use linux_raw_sys::errno::{ECANCELED, ETIME};
 use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF};
@@ -74,6 +74,8 @@ pub struct Process {
 pub struct Ring {
     /// How it was made, if that was seen.
     pub made: Option<RingMade>,
+    /// How it was found, if it is watched from outside.
+    pub found: Option<RingFound>,
     /// Boxed: a request is some hundred bytes long, and a node of the map moves its entries.
     requests: BTreeMap<u64, Box<Request>>,
     chains: HashMap<u64, Chain>,
@@ -107,8 +109,10 @@ pub struct Request {
     pub memory: Memory,
     /// The frames of the call that submitted it, the innermost first, where they are known.
     pub caller: Arc<[String]>,
-    /// `ENGINE_*`.
-    engine: u32,
+    /// True if the engine of the project told of it, and of each of its steps.
+    is_reported: bool,
+    /// True if its completion may have been passed by unseen.
+    is_lost: bool,
     names: Vec<(i32, Arc<str>)>,
     steps: Vec<Stepped>,
     completions: VecDeque<Completion>,
@@ -202,6 +206,8 @@ pub enum Told<'a> {
     Gone(&'a Process),
     /// A ring was made, or not.
     RingMade(&'a RingMade),
+    /// A ring was found in a process that is watched from outside.
+    RingFound(&'a RingFound),
     /// A ring ended in its process.
     RingEnded(&'a RingEnded),
     /// A registration, with its argument.
@@ -259,6 +265,11 @@ impl Completion {
         }
     }
 
+    /// True if it was seen by a look now and then: the latency is an upper bound.
+    pub fn is_sampled(&self) -> bool {
+        self.marks & SAMPLED != 0
+    }
+
     /// True if it found the completion queue full.
     pub fn has_overflowed(&self) -> bool {
         self.marks & OVERFLOWED != 0
@@ -271,10 +282,19 @@ impl Request {
         self.last && (self.notified || !self.awaits_notification)
     }
 
-    /// True if the request may be done, unseen. On the kernel's rings nobody sees a success that is to have no CQE.
+    /// True if the request may be done, unseen: see [`Request::asks_for_no_cqe`] and [`Request::is_lost`].
     pub fn may_be_done(&self) -> bool {
-        let skips = u32::from(self.sqe.flags) & IOSQE_CQE_SKIP_SUCCESS != 0;
-        skips && self.engine == ENGINE_KERNEL && !self.is_done()
+        (self.asks_for_no_cqe() || self.is_lost) && !self.is_done()
+    }
+
+    /// True if nobody sees that it succeeds: it is to have no CQE then, and is seen in the ring's memory only.
+    pub fn asks_for_no_cqe(&self) -> bool {
+        u32::from(self.sqe.flags) & IOSQE_CQE_SKIP_SUCCESS != 0 && !self.is_reported
+    }
+
+    /// True if its completion may have been passed by unseen.
+    pub fn is_lost(&self) -> bool {
+        self.is_lost
     }
 
     /// How many results it had, notifications not among them.
@@ -347,7 +367,7 @@ impl Request {
         self.steps.iter().any(|stepped| stepped.step == step)
     }
 
-    /// How it was done; not known of what the kernel did on its rings.
+    /// How it was done; not known of what was seen in the ring's memory only.
     pub fn way(&self) -> Option<Way> {
         let decisive = self.steps.iter().rev().find_map(|stepped| match stepped.step {
             Step::ByCaller => Some(Way::Caller),
@@ -359,7 +379,7 @@ impl Request {
             Step::Queued => Some(Way::Queued),
             Step::Deferred | Step::Canceled | Step::Injected => None,
         });
-        decisive.or_else(|| (self.engine != ENGINE_KERNEL).then_some(Way::Inline))
+        decisive.or_else(|| self.is_reported.then_some(Way::Inline))
     }
 
     /// The name that a descriptor had when the request was submitted.
@@ -585,8 +605,9 @@ impl Model {
 
     /// The descriptor of a ring, where it is known; its number otherwise.
     pub fn descriptor(&self, place: Place) -> i32 {
-        let made = self.ring(place).and_then(|ring| ring.made);
-        made.map_or(place.ring as i32, |made| made.result)
+        let ring = self.ring(place);
+        let made = ring.and_then(|ring| Some(ring.made?.result));
+        made.or_else(|| Some(ring?.found?.fd)).unwrap_or(place.ring as i32)
     }
 
     /// When the first event happened.
@@ -620,6 +641,11 @@ impl Model {
                 }
                 to.tell(place, &Told::RingMade(made), self);
             }
+            Body::RingFound(found) => {
+                *self.ring_of(place) = Ring { found: Some(*found), ..Ring::default() };
+                to.tell(place, &Told::RingFound(found), self);
+            }
+            Body::LostSight(lost) => self.lost(place, lost.serial, to),
             Body::RingEnded(ended) => {
                 self.give_up(place, to);
                 to.tell(place, &Told::RingEnded(ended), self);
@@ -745,6 +771,7 @@ impl Model {
     fn submitted(&mut self, place: Place, submitted: &Submitted, memory: Memory, to: &mut dyn Listener) {
         let sqe = Sqe::from_words(submitted.sqe);
         let op = ops::lookup(sqe.opcode);
+        let is_reported = self.is_reported(place);
         let mut request = Box::new(Request {
             place,
             serial: submitted.serial,
@@ -755,7 +782,8 @@ impl Model {
             file: submitted.file,
             memory,
             caller: self.calls.of(place),
-            engine: self.process_of(place).engine,
+            is_reported,
+            is_lost: false,
             names: self.process_of(place).names_for(&sqe, op, submitted.file),
             steps: Vec::new(),
             completions: VecDeque::new(),
@@ -777,6 +805,26 @@ impl Model {
         ring.requests.insert(request.serial, request);
         self.hand_on(place, &chain, to);
         self.hand_on(place, &oldest, to);
+    }
+
+    /// True if the engine of the project reports what happens in a ring.
+    fn is_reported(&self, place: Place) -> bool {
+        let process = self.process(place.process);
+        let engine = match process.and_then(|process| process.ring(place.ring)) {
+            Some(Ring { found: Some(_), .. }) => ENGINE_KERNEL,
+            Some(Ring { made: Some(made), .. }) => made.engine,
+            _ => process.map_or(0, |process| process.engine),
+        };
+        engine != ENGINE_KERNEL
+    }
+
+    /// Nothing more is seen of a request.
+    fn lost(&mut self, place: Place, serial: u64, to: &mut dyn Listener) {
+        let ring = self.ring_of(place);
+        let Some(request) = ring.requests.get_mut(&serial) else { return };
+        request.is_lost = true;
+        let requests = ring.take(serial);
+        self.hand_on(place, &requests, to);
     }
 
     fn stepped(&mut self, place: Place, stepped: &event::Stepped) {

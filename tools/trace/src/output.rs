@@ -1,6 +1,10 @@
 //! Parts that all outputs have in common.
 
-use std::io::{self, Write};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
 
 use crate::model::{Listener, Model};
 
@@ -15,22 +19,98 @@ pub trait Output: Listener {
     fn flush(&mut self) -> io::Result<()>;
 }
 
+/// The destination of an output's lines.
+pub enum Destination {
+    /// One for all processes.
+    One(Box<dyn Write>),
+    /// A file for each process: this path with a dot and the process's number.
+    EachProcess(PathBuf),
+}
+
 /// Where an output prints. After the first error, nowhere.
 pub struct Sink {
-    to: Box<dyn Write>,
+    to: Writers,
     failed: Option<io::Error>,
+}
+
+enum Writers {
+    One(Box<dyn Write>),
+    EachProcess(Files),
+}
+
+/// A file for each process.
+struct Files {
+    path: PathBuf,
+    open: HashMap<u32, BufWriter<File>>,
+    /// The processes whose files were begun.
+    begun: HashSet<u32>,
+}
+
+/// The most files that are open at a time.
+const MOST_OPEN: usize = 256;
+
+impl Writers {
+    /// The writer for lines of a process.
+    fn of(&mut self, process: u32) -> io::Result<&mut dyn Write> {
+        match self {
+            Writers::One(to) => Ok(to),
+            Writers::EachProcess(files) => Ok(files.of(process)?),
+        }
+    }
+}
+
+impl Files {
+    fn of(&mut self, process: u32) -> io::Result<&mut BufWriter<File>> {
+        if self.open.len() >= MOST_OPEN && !self.open.contains_key(&process) {
+            self.flush()?;
+            self.open.clear();
+        }
+        match self.open.entry(process) {
+            Entry::Occupied(open) => Ok(open.into_mut()),
+            Entry::Vacant(place) => {
+                let mut name = self.path.clone().into_os_string();
+                name.push(format!(".{process}"));
+                let mut options = File::options();
+                options.write(true).create(true);
+                // A file of an earlier trace is emptied.
+                let options =
+                    if self.begun.insert(process) { options.truncate(true) } else { options.append(true) };
+                Ok(place.insert(BufWriter::new(options.open(name)?)))
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.open.values_mut().try_for_each(BufWriter::flush)
+    }
 }
 
 impl Sink {
     /// One that prints here.
     pub fn new(to: impl Write + 'static) -> Sink {
-        Sink { to: Box::new(to), failed: None }
+        Sink::to(Destination::One(Box::new(to)))
     }
 
-    /// Prints.
+    /// One that prints there.
+    pub fn to(destination: Destination) -> Sink {
+        let to = match destination {
+            Destination::One(to) => Writers::One(to),
+            Destination::EachProcess(path) => {
+                Writers::EachProcess(Files { path, open: HashMap::new(), begun: HashSet::new() })
+            }
+        };
+        Sink { to, failed: None }
+    }
+
+    /// Prints what concerns all processes.
     pub fn put(&mut self, bytes: &[u8]) {
+        self.put_of(0, bytes);
+    }
+
+    /// Prints what concerns a process.
+    pub fn put_of(&mut self, process: u32, bytes: &[u8]) {
         if self.failed.is_none() {
-            self.failed = self.to.write_all(bytes).err();
+            self.failed = self.to.of(process).and_then(|to| to.write_all(bytes)).err();
         }
     }
 
@@ -41,7 +121,10 @@ impl Sink {
     pub fn flush(&mut self) -> io::Result<()> {
         match self.failed.take() {
             Some(error) => Err(error),
-            None => self.to.flush(),
+            None => match &mut self.to {
+                Writers::One(to) => to.flush(),
+                Writers::EachProcess(files) => files.flush(),
+            },
         }
     }
 }

@@ -11,9 +11,9 @@ use crate::filter::Filter;
 use crate::json::Json;
 use crate::lints::Lints;
 use crate::model::{Listener, Model, Place, Told};
-use crate::output::Output;
+use crate::output::{Destination, Output};
 use crate::perfetto::Perfetto;
-use crate::text::{self, Text};
+use crate::text::{self, Text, Time};
 
 /// How everything is shown.
 #[derive(Clone, Debug)]
@@ -24,13 +24,24 @@ pub struct Settings {
     pub colours: bool,
     /// Text has lines for calls of `io_uring_enter`, too.
     pub enters: bool,
+    /// The time that a line of text begins with.
+    pub time: Time,
+    /// After so many results nothing more is printed.
+    pub most_results: Option<u64>,
     /// The filter of what is shown and counted. The summary looks at everything.
     pub filter: Filter,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { sample: 32, colours: false, enters: false, filter: Filter::default() }
+        Settings {
+            sample: 32,
+            colours: false,
+            enters: false,
+            time: Time::SinceStart,
+            most_results: None,
+            filter: Filter::default(),
+        }
     }
 }
 
@@ -43,16 +54,32 @@ pub struct Session {
     newest_ns: u64,
 }
 
-#[derive(Default)]
 struct Outputs {
     all: Vec<Box<dyn Output>>,
+    filter: Rc<Filter>,
+    /// How many results may still be printed.
+    left: Option<u64>,
+}
+
+impl Outputs {
+    /// How many results that are to be shown this tells of.
+    fn results(&self, place: Place, told: &Told<'_>) -> u64 {
+        match told {
+            Told::Requests(requests) => {
+                requests.iter().filter(|request| self.filter.wants_request(request)).count() as u64
+            }
+            Told::Shot(..) | Told::Stray(..) => u64::from(self.filter.wants(place, told)),
+            _ => 0,
+        }
+    }
 }
 
 impl Session {
     /// One without any output yet.
     pub fn new(settings: Settings) -> Session {
         let filter = Rc::new(settings.filter.clone());
-        Session { settings, filter, model: Model::default(), outputs: Outputs::default(), newest_ns: 0 }
+        let outputs = Outputs { all: Vec::new(), filter: filter.clone(), left: settings.most_results };
+        Session { settings, filter, model: Model::default(), outputs, newest_ns: 0 }
     }
 
     /// With the frames of the calls that submitted requests.
@@ -62,8 +89,13 @@ impl Session {
 
     /// With lines of text.
     pub fn text(self, to: impl Write + 'static) -> Session {
-        let Settings { sample, colours, enters, .. } = self.settings;
-        let options = text::Options { sample, colours, enters };
+        self.text_to(Destination::One(Box::new(to)))
+    }
+
+    /// With lines of text, which may go to a file for each process.
+    pub fn text_to(self, to: Destination) -> Session {
+        let Settings { sample, colours, enters, time, .. } = self.settings;
+        let options = text::Options { sample, colours, enters, time };
         self.with(|filter| Text::new(to, filter, options))
     }
 
@@ -74,6 +106,11 @@ impl Session {
 
     /// With a line of JSON for each finished thing.
     pub fn json(self, to: impl Write + 'static) -> Session {
+        self.json_to(Destination::One(Box::new(to)))
+    }
+
+    /// With a line of JSON for each finished thing, which may go to a file for each process.
+    pub fn json_to(self, to: Destination) -> Session {
         let sample = self.settings.sample;
         self.with(|filter| Json::new(to, filter, sample))
     }
@@ -101,6 +138,11 @@ impl Session {
         self.model.event(event, &mut self.outputs);
     }
 
+    /// True if as many results were printed as may be.
+    pub fn is_over(&self) -> bool {
+        self.outputs.left == Some(0)
+    }
+
     /// So many events never came, for want of room in the buffer.
     pub fn miss(&mut self, dropped: u64) {
         self.model.miss(dropped);
@@ -119,7 +161,9 @@ impl Session {
     /// # Errors
     /// The first of those that writing came to.
     pub fn end(&mut self) -> io::Result<()> {
-        self.model.end(self.newest_ns, &mut self.outputs);
+        if !self.is_over() {
+            self.model.end(self.newest_ns, &mut self.outputs);
+        }
         for output in &mut self.outputs.all {
             output.end(&self.model);
         }
@@ -129,6 +173,11 @@ impl Session {
 
 impl Listener for Outputs {
     fn tell(&mut self, place: Place, told: &Told<'_>, model: &Model) {
+        if self.left == Some(0) {
+            return;
+        }
+        let results = if self.left.is_some() { self.results(place, told) } else { 0 };
+        self.left = self.left.map(|left| left.saturating_sub(results));
         for output in &mut self.all {
             output.tell(place, told, model);
         }

@@ -1,16 +1,19 @@
 //! One line for each request when it is finished, chains as trees.
 
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io;
 use std::rc::Rc;
 
-use anyring_trace::event::{RingEnded, UNSEEN_REAPED, UNSEEN_SQ_THREAD, Unseen};
+use anyring_trace::event::{
+    RingEnded, RingFound, UNSEEN_BETWEEN_LOOKS, UNSEEN_POSTED_BETWEEN_LOOKS, UNSEEN_REAPED, UNSEEN_SQ_THREAD,
+    Unseen,
+};
 
 use crate::calls;
 use crate::decode::Decoder;
 use crate::filter::Filter;
 use crate::model::{Completion, Listener, Model, Place, Process, Relation, Request, Told, Way, relation};
-use crate::output::{Output, Sink};
+use crate::output::{Destination, Output, Sink};
 use crate::quote;
 
 /// The options: what is printed, and how.
@@ -22,6 +25,53 @@ pub struct Options {
     pub colours: bool,
     /// Calls of `io_uring_enter` have lines, too.
     pub enters: bool,
+    /// The time that a line begins with.
+    pub time: Time,
+}
+
+/// The time that a line begins with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Time {
+    /// Seconds since the trace began.
+    #[default]
+    SinceStart,
+    /// Seconds since the time of the line before, which may be later: lines are in the order of completion, and times are those
+    /// of submissions.
+    SinceLine,
+    /// The time of day.
+    OfDay {
+        /// The time of day at the beginning of the monotonic clock, in nanoseconds; more than those of a day are left out.
+        begun_ns: u64,
+        /// With microseconds.
+        microseconds: bool,
+    },
+}
+
+impl Time {
+    /// Prints a time by the monotonic clock, of a trace that began at `begun_ns` and whose last line had `before_ns`.
+    fn print(self, line: &mut String, time_ns: u64, begun_ns: u64, before_ns: Option<u64>) {
+        const SECOND_NS: u64 = 1_000_000_000;
+        const DAY_NS: u64 = 24 * 60 * 60 * SECOND_NS;
+        let seconds = |line: &mut String, sign: &str, time_ns: u64| {
+            let _ = write!(line, "{sign}{}.{:06}", time_ns / SECOND_NS, time_ns / 1000 % 1_000_000);
+        };
+        match self {
+            Time::SinceStart => seconds(line, "", time_ns.saturating_sub(begun_ns)),
+            Time::SinceLine => {
+                let before_ns = before_ns.unwrap_or(time_ns);
+                seconds(line, if time_ns < before_ns { "-" } else { "" }, time_ns.abs_diff(before_ns));
+            }
+            Time::OfDay { begun_ns, microseconds } => {
+                let time_ns = (begun_ns % DAY_NS + time_ns) % DAY_NS;
+                let minutes = time_ns / SECOND_NS / 60;
+                let _ =
+                    write!(line, "{:02}:{:02}:{:02}", minutes / 60, minutes % 60, time_ns / SECOND_NS % 60);
+                if microseconds {
+                    let _ = write!(line, ".{:06}", time_ns / 1000 % 1_000_000);
+                }
+            }
+        }
+    }
 }
 
 /// Lines of text.
@@ -31,6 +81,10 @@ pub struct Text {
     options: Options,
     line: String,
     origin: Origin,
+    /// The process that the line is about.
+    process: u32,
+    /// The time of the last line.
+    before_ns: Option<u64>,
 }
 
 /// `[pid/tid] ring 3`, which mostly is what it was in the line before.
@@ -93,8 +147,16 @@ enum Branch {
 
 impl Text {
     /// Lines that go to `to`.
-    pub fn new(to: impl Write + 'static, filter: Rc<Filter>, options: Options) -> Text {
-        Text { sink: Sink::new(to), filter, options, line: String::new(), origin: Origin::default() }
+    pub fn new(to: Destination, filter: Rc<Filter>, options: Options) -> Text {
+        Text {
+            sink: Sink::to(to),
+            filter,
+            options,
+            line: String::new(),
+            origin: Origin::default(),
+            process: 0,
+            before_ns: None,
+        }
     }
 
     fn decoder(&self) -> Decoder {
@@ -113,20 +175,24 @@ impl Text {
 
     fn end_line(&mut self) {
         self.line.push('\n');
-        self.sink.put(self.line.as_bytes());
+        self.sink.put_of(self.process, self.line.as_bytes());
         self.line.clear();
     }
 
     /// `[pid/tid] ring 3 #12 0.000123 `.
     fn prefix(&mut self, place: Place, serial: u64, model: &Model) {
-        let since = place.time_ns.saturating_sub(model.begun_ns());
+        let before_ns = self.before_ns.replace(place.time_ns);
+        let time = self.options.time;
+        self.process = place.process;
         let mut origin = std::mem::take(&mut self.origin);
         self.coloured(Colour::Dim, |line| {
             line.push_str(origin.of(place));
             if serial != 0 {
                 let _ = write!(line, " #{serial}");
             }
-            let _ = write!(line, " {}.{:06} ", since / 1_000_000_000, since / 1000 % 1_000_000);
+            line.push(' ');
+            time.print(line, place.time_ns, model.begun_ns(), before_ns);
+            line.push(' ');
         });
         self.origin = origin;
     }
@@ -154,10 +220,11 @@ impl Text {
         }
     }
 
-    /// ` <12us>`.
-    fn latency(&mut self, latency_ns: u64) {
+    /// ` <12us>`; ` <up to 12us>` where that is the time between two looks.
+    fn latency(&mut self, request: &Request, completion: &Completion) {
+        let latency_ns = request.latency_ns(completion);
         self.coloured(Colour::Dim, |line| {
-            line.push_str(" <");
+            line.push_str(if completion.is_sampled() { " <up to " } else { " <" });
             quote::duration(line, latency_ns);
             line.push('>');
         });
@@ -165,7 +232,9 @@ impl Text {
 
     /// Prints the end of a request that had no result that was seen.
     fn without_result(&mut self, request: &Request) {
-        if request.may_be_done() {
+        if request.is_lost() {
+            self.line.push_str(" = ? [completion not seen]");
+        } else if request.may_be_done() {
             self.line.push_str(" = ? [no CQE asked for]");
         } else {
             self.unfinished();
@@ -181,7 +250,7 @@ impl Text {
         self.request(request, Some(completion));
         self.result(Some(request), completion);
         let _ = write!(self.line, " [multishot #{}: {}]", request.serial, request.count());
-        self.latency(request.latency_ns(completion));
+        self.latency(request, completion);
         self.end_line();
     }
 
@@ -199,7 +268,7 @@ impl Text {
             Some(result) if request.is_done() || !request.is_multishot() => {
                 self.result(Some(request), result);
                 self.life(request, "ended after ");
-                self.latency(request.latency_ns(result));
+                self.latency(request, result);
                 self.notification(request, result);
             }
             _ => {
@@ -239,7 +308,7 @@ impl Text {
                 if notification.res != 0 || notification.harm().is_some() {
                     self.result(Some(request), notification);
                 }
-                self.latency(request.latency_ns(notification));
+                self.latency(request, notification);
             }
             None if result.flags & awaited != 0 => {
                 self.line.push_str(", notif");
@@ -331,7 +400,26 @@ impl Text {
         }
     }
 
+    fn found(&mut self, found: &RingFound) {
+        let RingFound { fd, engine, sq_entries, cq_entries, submitted, posted } = *found;
+        let engine = calls::engine(engine);
+        let _ = write!(
+            self.line,
+            "found: descriptor {fd}, {engine} engine, {sq_entries} SQ entries, {cq_entries} CQ entries; \
+             before: {submitted} submitted, {posted} completed"
+        );
+    }
+
     fn unseen(&mut self, unseen: &Unseen) {
+        let passed_by = match unseen.why {
+            UNSEEN_BETWEEN_LOOKS => Some("requests"),
+            UNSEEN_POSTED_BETWEEN_LOOKS => Some("completions"),
+            _ => None,
+        };
+        if let Some(what) = passed_by {
+            let text = format!("{} {what} not seen: they passed between two looks", unseen.count);
+            return self.coloured(Colour::Yellow, |line| line.push_str(&text));
+        }
         let why = match unseen.why {
             UNSEEN_SQ_THREAD => "the SQ thread took them between two looks",
             UNSEEN_REAPED => "the program reaped them before anybody looked",
@@ -345,6 +433,7 @@ impl Text {
         let _ = write!(self.line, "CQE user_data={:#x}", completion.user_data);
         self.result(None, completion);
         self.line.push_str(match serial {
+            0 if completion.is_sampled() => " (its submission was not seen)",
             0 => " (no request of this ring)",
             _ => " (its submission was not seen)",
         });
@@ -368,6 +457,7 @@ impl Listener for Text {
             Told::Ended(_) => self.line.push_str("ended"),
             Told::Gone(_) => self.gone(model.dropped()),
             Told::RingMade(made) => calls::setup(&mut self.line, made),
+            Told::RingFound(found) => self.found(found),
             Told::RingEnded(ended) => {
                 let RingEnded { in_flight, cq_ready, .. } = ended;
                 let _ = write!(

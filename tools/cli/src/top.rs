@@ -1,0 +1,60 @@
+//! `anyring top`: the rings of running processes.
+
+use crate::cli::Top;
+use crate::status::{OWN_FAILURE, fail};
+use anyring_say::{out, say};
+use anyring_top::process::Process;
+use anyring_top::refusal::Refusal;
+use anyring_top::table::{self, FIRST_ORDER};
+use anyring_top::top::Machine;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+/// Shows the table until it is ended.
+pub fn top(arguments: &Top) -> ExitCode {
+    let refusal = arguments.process.and_then(|process| can_be_seen(process).err());
+    if let Some(refusal) = refusal {
+        return fail(OWN_FAILURE, &refusal.to_string(), &refusal.why(), refusal.remedy());
+    }
+    let machine = Machine::new(arguments.process);
+    let is_plain = arguments.once || arguments.json || !std::io::stdout().is_terminal();
+    if is_plain {
+        return print(machine, arguments);
+    }
+    match anyring_top::screen::show(machine, arguments.delay) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(
+            OWN_FAILURE,
+            &format!("cannot use the terminal: {error}"),
+            "",
+            "print the table: anyring top --once",
+        ),
+    }
+}
+
+/// Looks whether there is such a process, whose descriptors may be listed.
+fn can_be_seen(process: u32) -> Result<(), Refusal> {
+    Process::open(process)?.descriptors().map(drop)
+}
+
+fn print(mut machine: Machine, arguments: &Top) -> ExitCode {
+    // What happened before the first look is not of this interval.
+    machine.search();
+    machine.look();
+    machine.tell();
+    loop {
+        let mut table = anyring_top::sample(&mut machine, arguments.delay);
+        table::sort(&mut table.rings, FIRST_ORDER);
+        if arguments.json {
+            say!("{}", table::json(&table));
+        } else {
+            out(format_args!("{}", table::text(&table)));
+        }
+        if arguments.once {
+            return ExitCode::SUCCESS;
+        }
+        if arguments.process.is_some_and(|process| Process::open(process).is_err()) {
+            return ExitCode::SUCCESS;
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! `anyring trace -p`: watches running processes from outside.
+//!
+//! How often the rings are looked at follows from what a look finds and what it costs: more often while something passes by
+//! unseen, and never so often that the looks take more than a small part of a processor.
+
+use crate::cli::Trace;
+use crate::status::{OWN_FAILURE, fail};
+use anyring_say::say_error;
+use anyring_top::refusal::Refusal;
+use anyring_top::trace::Watch;
+use anyring_tracer::Session;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// The shortest and the longest time between two looks.
+const SHORTEST: Duration = Duration::from_micros(250);
+const LONGEST: Duration = Duration::from_millis(4);
+/// The time between two looks is at least so many times as long as a look takes.
+const REST: u32 = 24;
+
+/// Watches until the processes have ended, as many results as asked for were printed, or the trace is interrupted.
+pub fn attach(arguments: &Trace, session: &mut Session) -> ExitCode {
+    let mut watches = match arguments.processes.iter().map(|&process| Watch::new(process)).collect() {
+        Ok(watches) => watches,
+        Err(refusal) => return refused(&refusal),
+    };
+    stop_on_signals();
+    let result = follow(&mut watches, session);
+    for mut watch in watches {
+        watch.end(false, session);
+    }
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(refusal) => refused(&refusal),
+    }
+}
+
+fn refused(refusal: &Refusal) -> ExitCode {
+    fail(OWN_FAILURE, &refusal.to_string(), &refusal.why(), refusal.remedy())
+}
+
+fn follow(watches: &mut Vec<Watch>, session: &mut Session) -> Result<(), Refusal> {
+    let mut pause = SHORTEST;
+    let mut is_first = true;
+    while !watches.is_empty() && !session.is_over() && !STOPPED.load(Ordering::Relaxed) {
+        let began = Instant::now();
+        let mut passed_by = false;
+        let mut index = 0;
+        while let Some(watch) = watches.get_mut(index) {
+            let looked = watch.look(session)?;
+            passed_by |= looked.has_missed;
+            if is_first && watch.count() == 0 {
+                say_error!(
+                    "anyring: process {} has no ring yet: its rings are shown when it makes some",
+                    watch.process()
+                );
+            }
+            if looked.has_ended {
+                watches.remove(index).end(true, session);
+            } else {
+                index += 1;
+            }
+        }
+        is_first = false;
+        // What a terminal shows is as new as can be.
+        let _ = session.flush();
+        let least = (began.elapsed() * REST).max(SHORTEST);
+        pause = if passed_by { pause / 2 } else { pause * 5 / 4 }.clamp(least.min(LONGEST), LONGEST);
+        if let Some(watch) = watches.first() {
+            watch.wait(pause.max(least));
+        }
+    }
+    Ok(())
+}
+
+static STOPPED: AtomicBool = AtomicBool::new(false);
+
+/// Lets the signals that end a program end the trace, which then prints what it prints at the end.
+fn stop_on_signals() {
+    extern "C" fn stop(_: libc::c_int) {
+        STOPPED.store(true, Ordering::Relaxed);
+    }
+    let handler = stop as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    // SAFETY: the handler stores a word.
+    unsafe {
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            libc::signal(signal, handler);
+        }
+    }
+}

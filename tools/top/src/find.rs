@@ -1,0 +1,110 @@
+//! Finds the rings of processes by their descriptors.
+//!
+//! A ring of the kernel is `anon_inode:[io_uring]` in `/proc/PID/fd`; one of the user engine is a file in memory whose name is
+//! `[io_uring]`. Rings without a descriptor are not found: those that a program knows by a registered number alone.
+
+use std::fs;
+use std::io;
+use std::os::fd::RawFd;
+use std::os::unix::fs::MetadataExt;
+
+use crate::process;
+
+/// The implementation of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Engine {
+    /// The kernel's io_uring.
+    Kernel,
+    /// This project's engine, in the process itself.
+    User,
+}
+
+impl Engine {
+    /// Its word, as options of `anyring` have it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Engine::Kernel => "kernel",
+            Engine::User => "user",
+        }
+    }
+
+    /// The engine behind a descriptor that leads here.
+    fn of(target: &str) -> Option<Engine> {
+        match target {
+            "anon_inode:[io_uring]" => Some(Engine::Kernel),
+            "/memfd:[io_uring] (deleted)" => Some(Engine::User),
+            _ => None,
+        }
+    }
+}
+
+/// The identity of a ring, which tells it from every other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity {
+    engine: Engine,
+    inode: u64,
+    /// The process and its descriptor, where the kernel gives all rings one inode (before Linux 5.16).
+    place: Option<(u32, RawFd)>,
+}
+
+/// A descriptor of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The process that has it.
+    pub process: u32,
+    /// Its number there.
+    pub fd: RawFd,
+    /// The engine of the ring.
+    pub engine: Engine,
+    /// The inode of the ring's file.
+    pub inode: u64,
+}
+
+impl Found {
+    /// The identity of its ring, if `shared` is the inode that anonymous files share.
+    pub fn identity(&self, shared: u64) -> Identity {
+        let is_shared = self.engine == Engine::Kernel && self.inode == shared;
+        let place = is_shared.then_some((self.process, self.fd));
+        Identity { engine: self.engine, inode: self.inode, place }
+    }
+}
+
+/// The descriptors of rings that a process has.
+///
+/// # Errors
+/// Where the process is another user's, and where there is none.
+pub fn in_process(process: u32) -> io::Result<Vec<Found>> {
+    let descriptors = process::descriptors(process)?.into_iter();
+    Ok(descriptors.filter_map(|fd| at(process, fd)).collect())
+}
+
+/// The ring behind a descriptor of a process.
+pub fn at(process: u32, fd: RawFd) -> Option<Found> {
+    let engine = Engine::of(&process::target(process, fd)?)?;
+    let inode = fs::metadata(format!("/proc/{process}/fd/{fd}")).ok()?.ino();
+    Some(Found { process, fd, engine, inode })
+}
+
+/// All descriptors of rings, and how many processes the caller may not look at.
+pub fn everywhere() -> (Vec<Found>, usize) {
+    let (mut found, mut denied) = (Vec::new(), 0);
+    for process in process::all() {
+        match in_process(process) {
+            Ok(rings) => found.extend(rings),
+            Err(error) => denied += usize::from(error.kind() == io::ErrorKind::PermissionDenied),
+        }
+    }
+    (found, denied)
+}
+
+/// The inode that anonymous files share; a ring of the kernel has it before Linux 5.16.
+pub fn shared_inode() -> u64 {
+    // SAFETY: an eventfd, which is closed again.
+    unsafe {
+        let fd = libc::eventfd(0, libc::EFD_CLOEXEC);
+        let mut status: libc::stat = std::mem::zeroed();
+        let asked = fd >= 0 && libc::fstat(fd, &raw mut status) == 0;
+        libc::close(fd);
+        if asked { status.st_ino } else { 0 }
+    }
+}

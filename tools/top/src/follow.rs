@@ -1,0 +1,180 @@
+//! Finds out what has happened in the queues of a ring since the last look.
+//!
+//! Entries stay in the memory of a queue when they are taken, until others come to their places. So a look sees what was
+//! taken and posted since the last one, as far as a queue reaches back; the heads and tails say how much more there was.
+//!
+//! An entry may be written over a little before the tail says so: a program fills several places of the submission queue before it
+//! moves the tail, the kernel those of the completion queue. A quarter of a queue is left for that, except in the smallest ones: there
+//! an entry may be taken for that of the request after it.
+
+use anyring_engine::abi::{IORING_CQE_F_32, IORING_CQE_F_SKIP, Sqe};
+use anyring_engine::ops;
+use anyring_engine::queue::Cqe;
+
+use crate::geometry::{Counters, Memory};
+
+/// Queues of fewer entries are looked at whole.
+const SMALLEST: u32 = 4;
+
+/// A request that was taken from the submission queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Its position in the queue, which counts entries from 0 and wraps.
+    pub position: u32,
+    /// The entry.
+    pub sqe: Sqe,
+}
+
+/// A completion that was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Posted {
+    /// The entry.
+    pub cqe: Cqe,
+    /// How many wait to be reaped, up to this one; none where the program has reaped it.
+    pub ready: u32,
+}
+
+/// The result of a look.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// The state of the queues.
+    pub counters: Counters,
+    /// Requests, in order.
+    pub taken: Vec<Taken>,
+    /// Completions, in order.
+    pub posted: Vec<Posted>,
+    /// How many entries of the submission queue were taken.
+    pub submissions: u32,
+    /// How many entries of the completion queue were posted.
+    pub completions: u32,
+    /// Of the submissions, those that were passed by.
+    pub missed_submissions: u32,
+    /// Of the completions, those that were passed by.
+    pub missed_completions: u32,
+}
+
+/// Where a ring's queues were at the last look.
+#[derive(Clone, Debug)]
+pub struct Follower {
+    taken: u32,
+    found: u32,
+}
+
+impl Follower {
+    /// One that has seen everything before these counts.
+    pub fn from(counters: &Counters) -> Follower {
+        Follower { taken: counters.sq_head, found: counters.cq_tail }
+    }
+
+    /// One that has seen nothing of a ring that was made a moment ago.
+    pub fn from_beginning() -> Follower {
+        Follower { taken: 0, found: 0 }
+    }
+
+    /// Looks at counters alone: everything is passed by.
+    pub fn count(&mut self, counters: Counters) -> Changes {
+        let (submissions, completions) = self.advance(&counters);
+        Changes {
+            counters,
+            submissions,
+            completions,
+            missed_submissions: submissions,
+            missed_completions: completions,
+            ..Changes::default()
+        }
+    }
+
+    /// Looks at the queues.
+    pub fn look(&mut self, memory: &Memory) -> Changes {
+        let counters = memory.counters();
+        let (submissions, completions) = self.advance(&counters);
+        let mut changes = Changes { counters, submissions, completions, ..Changes::default() };
+        let taken = copy_taken(memory, &counters, submissions);
+        let posted = copy_posted(memory, &counters, completions);
+        // Looked at once more: others may have come to the places that were copied.
+        let after = memory.counters();
+        let reach = intact(counters.sq_entries);
+        changes.taken =
+            taken.into_iter().filter(|taken| after.sq_tail.wrapping_sub(taken.position) <= reach).collect();
+        let seen = changes.taken.first().map_or(0, |first| counters.sq_head.wrapping_sub(first.position));
+        changes.missed_submissions = submissions - seen;
+        let reach = intact(counters.cq_entries);
+        let is_intact = |position: u32| {
+            after.cq_tail.wrapping_sub(position) <= reach || !is_before(position, after.cq_head)
+        };
+        let first = posted.iter().position(|(position, _)| is_intact(*position)).unwrap_or(posted.len());
+        let before = counters.cq_tail.wrapping_sub(completions);
+        changes.missed_completions =
+            posted.get(first).map_or(completions, |(position, _)| position.wrapping_sub(before));
+        changes.posted = posted.into_iter().skip(first).filter_map(|(_, posted)| posted).collect();
+        changes
+    }
+
+    /// Moves on to these counts; how many entries were taken and posted. What moves backwards is not the ring's word.
+    fn advance(&mut self, counters: &Counters) -> (u32, u32) {
+        let forward =
+            |from: u32, to: u32| Some(to.wrapping_sub(from)).filter(|&count| count <= i32::MAX as u32);
+        let submissions = forward(self.taken, counters.sq_head).unwrap_or(0);
+        let completions = forward(self.found, counters.cq_tail).unwrap_or(0);
+        (self.taken, self.found) = (counters.sq_head, counters.cq_tail);
+        (submissions, completions)
+    }
+}
+
+/// How far back from the tail entries are what they were.
+fn intact(entries: u32) -> u32 {
+    if entries < SMALLEST { entries } else { entries - entries / 4 }
+}
+
+fn is_before(position: u32, other: u32) -> bool {
+    other.wrapping_sub(position).wrapping_sub(1) < i32::MAX as u32
+}
+
+/// The newest of so many requests that were taken, as far back as the queue reaches, and as their entries are still theirs.
+fn copy_taken(memory: &Memory, counters: &Counters, submissions: u32) -> Vec<Taken> {
+    let waiting = counters.sq_tail.wrapping_sub(counters.sq_head);
+    let wanted = submissions.min(intact(counters.sq_entries).saturating_sub(waiting));
+    let mut left = own_entries(memory, counters, wanted);
+    let mut copied = Vec::with_capacity(left as usize);
+    while left > 0 {
+        let position = counters.sq_head.wrapping_sub(left);
+        let sqe = memory.sqe(position).map(Sqe::from_words);
+        // Where entries have two sizes, some operations take two places.
+        let places = sqe.as_ref().map_or(1, |sqe| ops::lookup(sqe.opcode).places(true, left > 1));
+        copied.extend(sqe.map(|sqe| Taken { position, sqe }));
+        left -= places;
+    }
+    copied
+}
+
+/// Of the newest `wanted` positions that were taken, how many at the end name entries that no later position names. Programs may
+/// use an entry again as soon as it was taken, in whatever place of the queue (as fio does).
+fn own_entries(memory: &Memory, counters: &Counters, wanted: u32) -> u32 {
+    if !memory.geometry().has_array() {
+        return wanted;
+    }
+    let waiting = counters.sq_tail.wrapping_sub(counters.sq_head).min(counters.sq_entries);
+    let mut named = vec![false; counters.sq_entries as usize];
+    let newest_first = (1..=waiting + wanted).map(|back| memory.index(counters.sq_tail.wrapping_sub(back)));
+    let own = newest_first
+        .take_while(|index| index.is_none_or(|index| !std::mem::replace(&mut named[index as usize], true)));
+    (own.count() as u32).saturating_sub(waiting)
+}
+
+/// The newest of so many completions that were posted, with their positions; `None` for those that only fill a place.
+fn copy_posted(memory: &Memory, counters: &Counters, completions: u32) -> Vec<(u32, Option<Posted>)> {
+    let mut left = completions.min(counters.cq_entries);
+    let mut copied = Vec::with_capacity(left as usize);
+    while left > 0 {
+        let position = counters.cq_tail.wrapping_sub(left);
+        let [user_data, result] = memory.cqe(position);
+        let (res, flags) = (result as i32, (result >> 32) as u32);
+        let waiting = position.wrapping_sub(counters.cq_head);
+        let ready = if waiting < counters.cq_entries { waiting + 1 } else { 0 };
+        let is_filler = flags & IORING_CQE_F_SKIP != 0;
+        let cqe = Cqe { user_data, res, flags, big: [0; 2] };
+        copied.push((position, (!is_filler).then_some(Posted { cqe, ready })));
+        left -= if flags & IORING_CQE_F_32 != 0 { left.min(2) } else { 1 };
+    }
+    copied
+}

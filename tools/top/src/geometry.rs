@@ -1,0 +1,310 @@
+//! Where what lies in a ring's memory.
+//!
+//! Programs learn it from `io_uring_setup`; who comes later has the memory alone. The words lie in one of two orders, and
+//! sizes stand among them. What no word says is found out by what is there: whether entries are of double size, and whether the
+//! submission queue has an array of indices, which programs fill with each index in its place.
+
+use linux_raw_sys::io_uring::{IORING_OFF_SQ_RING, IORING_OFF_SQES};
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use crate::view::View;
+
+/// Offsets of the words at the beginning of the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Words {
+    sq_head: usize,
+    sq_tail: usize,
+    cq_head: usize,
+    cq_tail: usize,
+    sq_mask: usize,
+    cq_mask: usize,
+    sq_entries: usize,
+    cq_entries: usize,
+    dropped: usize,
+    sq_flags: usize,
+    overflow: usize,
+    cqes: usize,
+}
+
+/// One behind the other: the kernel since Linux 6.1 or so.
+const CLOSE: Words = Words {
+    sq_head: 0,
+    sq_tail: 4,
+    cq_head: 8,
+    cq_tail: 12,
+    sq_mask: 16,
+    cq_mask: 20,
+    sq_entries: 24,
+    cq_entries: 28,
+    dropped: 32,
+    sq_flags: 36,
+    overflow: 44,
+    cqes: 64,
+};
+
+/// Heads and tails on cache lines of their own: the user engine, and older kernels.
+const APART: Words = Words {
+    sq_head: 0,
+    sq_tail: 64,
+    cq_head: 128,
+    cq_tail: 192,
+    sq_mask: 256,
+    cq_mask: 260,
+    sq_entries: 264,
+    cq_entries: 268,
+    dropped: 272,
+    sq_flags: 276,
+    overflow: 284,
+    cqes: 320,
+};
+
+const LINE: usize = 64;
+const PAGE: usize = 4096;
+/// Bytes of entries of the ordinary size.
+const SQE: usize = 64;
+const CQE: usize = 16;
+const INDEX: usize = size_of::<u32>();
+/// The most entries that the kernel gives.
+const MOST_SQ_ENTRIES: u32 = 1 << 15;
+const MOST_CQ_ENTRIES: u32 = 1 << 16;
+
+/// Sizes and places of a ring's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    words: Words,
+    sq_entries: u32,
+    cq_entries: u32,
+    cqe_bytes: usize,
+    sqe_bytes: usize,
+    array: Option<usize>,
+}
+
+/// The state of both queues at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// How many SQEs were taken from the queue, since the ring was made (all counts wrap at 32 bits).
+    pub sq_head: u32,
+    /// How many SQEs were put into the queue.
+    pub sq_tail: u32,
+    /// How many CQEs were reaped.
+    pub cq_head: u32,
+    /// How many CQEs were posted.
+    pub cq_tail: u32,
+    /// SQEs that were taken and named no entry.
+    pub dropped: u32,
+    /// CQEs that found no room and were lost.
+    pub overflow: u32,
+    /// `IORING_SQ_*`.
+    pub sq_flags: u32,
+    /// The size of the submission queue.
+    pub sq_entries: u32,
+    /// The size of the completion queue.
+    pub cq_entries: u32,
+}
+
+impl Counters {
+    /// SQEs that wait to be taken.
+    pub fn sq_ready(&self) -> u32 {
+        self.sq_tail.wrapping_sub(self.sq_head).min(self.sq_entries)
+    }
+
+    /// CQEs that wait to be reaped.
+    pub fn cq_ready(&self) -> u32 {
+        self.cq_tail.wrapping_sub(self.cq_head).min(self.cq_entries)
+    }
+
+    /// Requests in flight, if each has had one completion or will have it: requests taken less completions posted.
+    pub fn in_flight(&self) -> Option<u32> {
+        let taken = self.sq_head.wrapping_sub(self.dropped);
+        let difference = taken.wrapping_sub(self.cq_tail);
+        (difference <= i32::MAX as u32).then_some(difference)
+    }
+}
+
+/// The memory of a ring during one look.
+pub struct Memory {
+    rings: View,
+    sqes: View,
+    geometry: Geometry,
+}
+
+impl Memory {
+    /// Maps the memory of the ring behind `fd`, which had this geometry at the last look.
+    ///
+    /// # Errors
+    /// Those of `mmap`, which a ring in pages of the program (`IORING_SETUP_NO_MMAP`) refuses with `EINVAL`; and
+    /// `InvalidData` where there is no ring's memory.
+    pub fn map(fd: BorrowedFd<'_>, known: Option<&Geometry>) -> io::Result<Memory> {
+        let no_ring = || io::Error::new(io::ErrorKind::InvalidData, "its memory is not laid out as a ring's");
+        let mut first = View::new(fd, IORING_OFF_SQ_RING.into(), PAGE)?;
+        if !first.reaches(PAGE) {
+            return Err(no_ring());
+        }
+        let (words, sq_entries, cq_entries) = Words::found(&first).ok_or_else(no_ring)?;
+        let sqe_bytes = SQE * sq_entries as usize;
+        let cqes_end = words.cqes + CQE * cq_entries as usize;
+        // Entries of double size and the array may be there or not: kernels before 6.13 map no more than there is.
+        let with_array = |bytes| array_behind(&words, cq_entries, bytes) + sq_entries as usize * INDEX;
+        let mut rings = longest(fd, IORING_OFF_SQ_RING, &[with_array(2 * CQE), with_array(CQE), cqes_end])?;
+        let mut sqes = longest(fd, IORING_OFF_SQES, &[2 * sqe_bytes, sqe_bytes])?;
+        let is_whole = rings.reaches(cqes_end)
+            && sqes.reaches(sqe_bytes)
+            // The ring may have been resized between the mappings.
+            && Words::found(&rings) == Some((words, sq_entries, cq_entries));
+        if !is_whole {
+            return Err(no_ring());
+        }
+        let mut is_same = |known: &Geometry| {
+            (known.words, known.sq_entries, known.cq_entries) == (words, sq_entries, cq_entries)
+                && known.array.is_some_and(|array| rings.reaches(array + sq_entries as usize * INDEX))
+                && sqes.reaches(known.sqe_bytes * sq_entries as usize)
+        };
+        let geometry = match known.copied() {
+            Some(known) if is_same(&known) => known,
+            _ => Geometry::found_out(words, sq_entries, cq_entries, &mut rings, &mut sqes),
+        };
+        Ok(Memory { rings, sqes, geometry })
+    }
+
+    /// Sizes and places.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The state of both queues; completions are looked at first, for what they are about was taken before.
+    pub fn counters(&self) -> Counters {
+        let Geometry { words, sq_entries, cq_entries, .. } = self.geometry;
+        let word = |offset| self.rings.word(offset);
+        let cq_tail = word(words.cq_tail);
+        let sq_head = word(words.sq_head);
+        Counters {
+            cq_tail,
+            sq_head,
+            sq_tail: word(words.sq_tail),
+            cq_head: word(words.cq_head),
+            dropped: word(words.dropped),
+            overflow: word(words.overflow),
+            sq_flags: word(words.sq_flags),
+            sq_entries,
+            cq_entries,
+        }
+    }
+
+    /// The SQE at a position of the queue; `None` where the program names none.
+    pub fn sqe(&self, position: u32) -> Option<[u64; 8]> {
+        Some(self.sqes.words(self.index(position)? as usize * self.geometry.sqe_bytes))
+    }
+
+    /// Which entry is meant at a position of the submission queue.
+    pub fn index(&self, position: u32) -> Option<u32> {
+        let Geometry { sq_entries, array, .. } = self.geometry;
+        let place = position & (sq_entries - 1);
+        let index = array.map_or(place, |array| self.rings.word(array + place as usize * INDEX));
+        (index < sq_entries).then_some(index)
+    }
+
+    /// The words of the CQE at a position: user data, then result and flags.
+    pub fn cqe(&self, position: u32) -> [u64; 2] {
+        let Geometry { words, cq_entries, cqe_bytes, .. } = self.geometry;
+        let place = (position & (cq_entries - 1)) as usize;
+        self.rings.words(words.cqes + place * cqe_bytes)
+    }
+}
+
+/// The longest mapping of these lengths that can be had.
+fn longest(fd: BorrowedFd<'_>, offset: u32, lengths: &[usize]) -> io::Result<View> {
+    let mut result = Err(io::Error::from_raw_os_error(libc::EINVAL));
+    for length in lengths {
+        result = View::new(fd, offset.into(), whole_pages(*length));
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
+fn whole_pages(bytes: usize) -> usize {
+    bytes.next_multiple_of(PAGE)
+}
+
+/// Where the array begins behind CQEs of this size, if there is one.
+fn array_behind(words: &Words, cq_entries: u32, cqe_bytes: usize) -> usize {
+    (words.cqes + cq_entries as usize * cqe_bytes).next_multiple_of(LINE)
+}
+
+impl Words {
+    /// The order in which the words lie here, and the sizes that they say; `None` where there is no ring's memory.
+    fn found(view: &View) -> Option<(Words, u32, u32)> {
+        let sizes = |words: &Words| {
+            let size = |entries, mask, most| {
+                let entries = view.word(entries);
+                let fits = entries.is_power_of_two() && entries <= most && view.word(mask) == entries - 1;
+                fits.then_some(entries)
+            };
+            let sq_entries = size(words.sq_entries, words.sq_mask, MOST_SQ_ENTRIES)?;
+            Some((*words, sq_entries, size(words.cq_entries, words.cq_mask, MOST_CQ_ENTRIES)?))
+        };
+        sizes(&CLOSE).or_else(|| sizes(&APART))
+    }
+}
+
+impl Geometry {
+    /// The size of the submission queue.
+    pub fn sq_entries(&self) -> u32 {
+        self.sq_entries
+    }
+
+    /// The size of the completion queue.
+    pub fn cq_entries(&self) -> u32 {
+        self.cq_entries
+    }
+
+    /// True if an array says which entry is meant at a position.
+    pub fn has_array(&self) -> bool {
+        self.array.is_some()
+    }
+
+    fn found_out(
+        words: Words,
+        sq_entries: u32,
+        cq_entries: u32,
+        rings: &mut View,
+        sqes: &mut View,
+    ) -> Geometry {
+        let places = [CQE, 2 * CQE].map(|bytes| (bytes, array_behind(&words, cq_entries, bytes)));
+        let array = places.iter().find(|(_, array)| is_array(rings, *array, sq_entries));
+        let cqe_bytes = array.map_or_else(
+            || {
+                let end = words.cqes + cq_entries as usize * CQE;
+                if has_contents(rings, end, cq_entries as usize * CQE) { 2 * CQE } else { CQE }
+            },
+            |(bytes, _)| *bytes,
+        );
+        let is_double = has_contents(sqes, sq_entries as usize * SQE, sq_entries as usize * SQE);
+        Geometry {
+            words,
+            sq_entries,
+            cq_entries,
+            cqe_bytes,
+            sqe_bytes: if is_double { 2 * SQE } else { SQE },
+            array: array.map(|(_, array)| *array),
+        }
+    }
+}
+
+/// True if there is an array of indices that is not empty. Of one that is empty, each place stands for its own index as well
+/// as for the first, until the program fills it.
+fn is_array(rings: &mut View, offset: usize, entries: u32) -> bool {
+    if !rings.reaches(offset + entries as usize * INDEX) {
+        return false;
+    }
+    let indices = || (0..entries as usize).map(|place| rings.word(offset + place * INDEX));
+    indices().all(|index| index < entries) && indices().any(|index| index != 0)
+}
+
+/// True if there are bytes other than zero.
+fn has_contents(view: &mut View, offset: usize, length: usize) -> bool {
+    view.reaches(offset + length)
+        && (offset..offset + length).step_by(size_of::<u64>()).any(|at| view.words::<1>(at) != [0])
+}

@@ -1,0 +1,47 @@
+//! The io_uring rings of running processes, watched from outside: nothing is put into a process, none is stopped.
+//!
+//! [`find`] finds rings by the descriptors of processes. A [`ring::Ring`] is looked at now and then: its memory is mapped to be read for
+//! some microseconds, and what happened in its queues since the last look is copied ([`follow`]). What passed by between two
+//! looks is known by its number, for heads and tails of queues count everything.
+//!
+//! [`top`] makes a table of all rings of the machine, [`trace`] the events of one process for `anyring-tracer`.
+
+mod fdinfo;
+pub mod find;
+pub mod follow;
+pub mod geometry;
+pub mod process;
+pub mod refusal;
+pub mod ring;
+pub mod screen;
+pub mod table;
+pub mod top;
+pub mod trace;
+mod view;
+
+use std::time::Duration;
+
+/// The longest and the shortest time between two looks at all rings.
+const LONGEST: Duration = Duration::from_millis(20);
+const SHORTEST: Duration = Duration::from_millis(2);
+/// The time between two looks is at least so many times as long as a look takes.
+const REST: u32 = 40;
+
+/// How long to wait behind a look that has taken so long.
+fn pause(took: Duration) -> Duration {
+    (took * REST).clamp(SHORTEST, LONGEST.max(took * REST))
+}
+
+/// Looks at the rings for an interval, and tells what was seen.
+pub fn sample(machine: &mut top::Machine, interval: Duration) -> top::Table {
+    let began = std::time::Instant::now();
+    machine.search();
+    loop {
+        let took = machine.look();
+        let left = interval.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            return machine.tell();
+        }
+        std::thread::sleep(pause(took).min(left));
+    }
+}

@@ -1,0 +1,125 @@
+//! A process, as `/proc` shows it, and the descriptors that are taken from it.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use crate::refusal::{Refusal, Step};
+
+/// A process that cannot be confused with a later one of the same number.
+#[derive(Debug)]
+pub struct Process {
+    id: u32,
+    pidfd: OwnedFd,
+}
+
+impl Process {
+    /// The process of this number.
+    ///
+    /// # Errors
+    /// Where there is none, or the kernel is older than Linux 5.3.
+    pub fn open(id: u32) -> Result<Process, Refusal> {
+        // SAFETY: the call takes integers.
+        let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, id, 0) };
+        if pidfd < 0 {
+            return Err(Refusal::last(Step::OpenProcess, id));
+        }
+        // SAFETY: a fresh descriptor, which nobody else has.
+        Ok(Process { id, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd as RawFd) } })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// A duplicate of one of its descriptors. The file lives as long as the duplicate.
+    ///
+    /// # Errors
+    /// Where the caller may not trace the process, and where there is no such descriptor.
+    pub fn take(&self, fd: RawFd) -> Result<OwnedFd, Refusal> {
+        // SAFETY: the call takes integers.
+        let taken = unsafe { libc::syscall(libc::SYS_pidfd_getfd, self.pidfd.as_raw_fd(), fd, 0) };
+        if taken < 0 {
+            return Err(Refusal::last(Step::TakeDescriptor, self.id));
+        }
+        // SAFETY: a fresh descriptor, which nobody else has.
+        Ok(unsafe { OwnedFd::from_raw_fd(taken as RawFd) })
+    }
+
+    /// Its descriptors.
+    ///
+    /// # Errors
+    /// Where the process is another user's.
+    pub fn descriptors(&self) -> Result<Vec<RawFd>, Refusal> {
+        descriptors(self.id).map_err(|error| Refusal::new(Step::ListDescriptors, self.id, error))
+    }
+
+    /// True if the process has ended; its descriptors are closed by then.
+    pub fn has_ended(&self) -> bool {
+        self.ends_within(Duration::ZERO)
+    }
+
+    /// Waits so long; true if the process has ended.
+    pub fn ends_within(&self, timeout: Duration) -> bool {
+        let mut polled = libc::pollfd { fd: self.pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let timeout = libc::timespec {
+            tv_sec: timeout.as_secs() as libc::time_t,
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        // SAFETY: structures of ours.
+        unsafe { libc::ppoll(&raw mut polled, 1, &raw const timeout, std::ptr::null()) > 0 }
+    }
+
+    /// Looks whether the caller may take descriptors from the process.
+    ///
+    /// # Errors
+    /// Where it may not.
+    pub fn check_rights(&self) -> Result<(), Refusal> {
+        const NONE: RawFd = -1;
+        match self.take(NONE) {
+            Err(refusal) if !refusal.is_end() => Err(refusal),
+            // The kernel looks for the rights first.
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The numbers of all processes.
+pub fn all() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut all: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    all.sort_unstable();
+    all
+}
+
+/// The user that a process belongs to.
+pub fn owner(process: u32) -> Option<u32> {
+    Some(fs::metadata(format!("/proc/{process}")).ok()?.uid())
+}
+
+/// The name of the program that a process runs, as `ps` shows it.
+pub fn program(process: u32) -> String {
+    let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+    name.trim_end().chars().map(|symbol| if symbol.is_control() { '?' } else { symbol }).collect()
+}
+
+/// The descriptors of a process.
+///
+/// # Errors
+/// Where the process is another user's, and where there is none.
+pub fn descriptors(process: u32) -> io::Result<Vec<RawFd>> {
+    let entries = fs::read_dir(format!("/proc/{process}/fd"))?;
+    let mut all: Vec<RawFd> =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    all.sort_unstable();
+    Ok(all)
+}
+
+/// Where a descriptor of a process leads.
+pub fn target(process: u32, fd: RawFd) -> Option<String> {
+    let target = fs::read_link(format!("/proc/{process}/fd/{fd}")).ok()?;
+    Some(target.to_string_lossy().into_owned())
+}

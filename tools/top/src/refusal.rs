@@ -1,0 +1,107 @@
+//! Why a process's ring cannot be looked at.
+
+use std::fmt;
+use std::io;
+
+/// The step that a process or the kernel refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// To name the process (`pidfd_open`).
+    OpenProcess,
+    /// To list the descriptors of the process (`/proc/PID/fd`).
+    ListDescriptors,
+    /// To duplicate the ring's descriptor (`pidfd_getfd`).
+    TakeDescriptor,
+    /// To map the ring's memory.
+    MapMemory,
+}
+
+/// A refused step, with the system's error.
+#[derive(Debug)]
+pub struct Refusal {
+    step: Step,
+    process: u32,
+    error: io::Error,
+}
+
+impl Refusal {
+    /// The refusal of a step by the error of the last system call.
+    pub fn last(step: Step, process: u32) -> Refusal {
+        Refusal { step, process, error: io::Error::last_os_error() }
+    }
+
+    /// The refusal of a step by this error.
+    pub fn new(step: Step, process: u32, error: io::Error) -> Refusal {
+        Refusal { step, process, error }
+    }
+
+    /// True if the process or the descriptor has gone meanwhile, which is no failure.
+    pub fn is_end(&self) -> bool {
+        matches!(self.error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT | libc::EBADF))
+    }
+
+    /// True if the caller lacks the right.
+    pub fn is_denied(&self) -> bool {
+        matches!(self.error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
+    }
+
+    /// The likely cause.
+    pub fn why(&self) -> String {
+        match self.error.raw_os_error() {
+            Some(libc::ESRCH | libc::ENOENT) => "there is no such process".into(),
+            Some(libc::ENOSYS) => "this kernel does not have the call (pidfd_getfd: Linux 5.6)".into(),
+            Some(libc::EPERM | libc::EACCES) => self.why_denied(),
+            _ => String::new(),
+        }
+    }
+
+    /// Says which of the rights is lacking that the kernel asks for (`PTRACE_MODE_ATTACH_REALCREDS`).
+    fn why_denied(&self) -> String {
+        let owner = crate::process::owner(self.process);
+        // SAFETY: asks only.
+        let own = unsafe { libc::getuid() };
+        if owner.is_some_and(|owner| owner != own) && own != 0 {
+            return format!(
+                "process {} belongs to another user, and the call needs the rights of ptrace(2)",
+                self.process
+            );
+        }
+        let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+        match scope.trim() {
+            "" | "0" => {
+                "the call needs the rights of ptrace(2): the process has more capabilities than the caller, \
+                         is not dumpable, lives in another user namespace, or a sandbox denies the call"
+                    .into()
+            }
+            level => {
+                format!("the call needs the rights of ptrace(2), and kernel.yama.ptrace_scope is {level}")
+            }
+        }
+    }
+
+    /// The remedy.
+    pub fn remedy(&self) -> &'static str {
+        match self.error.raw_os_error() {
+            Some(libc::ESRCH | libc::ENOENT) => "see ps for the processes that there are",
+            Some(libc::ENOSYS) => "start the program by anyring trace -- PROGRAM",
+            Some(libc::EPERM | libc::EACCES) => {
+                "run anyring as root or with CAP_SYS_PTRACE, or start the program by anyring trace -- PROGRAM"
+            }
+            _ => "",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.step {
+            Step::OpenProcess => "open",
+            Step::ListDescriptors => "list the descriptors of",
+            Step::TakeDescriptor => "take a ring's descriptor from (pidfd_getfd)",
+            Step::MapMemory => "map the memory of a ring of",
+        };
+        write!(f, "cannot {what} process {}: {}", self.process, self.error)
+    }
+}
+
+impl std::error::Error for Refusal {}

@@ -1,0 +1,220 @@
+//! The table on a terminal, with keys.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyring_tracer::{Session, Settings};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Alignment, Constraint, Layout};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::{Line, Text};
+use ratatui::widgets::{Cell, Paragraph, Row as Cells, Table as Widget, TableState};
+use ratatui::{DefaultTerminal, Frame};
+
+use crate::table::{self, COLUMNS, FIRST_ORDER};
+use crate::top::{Machine, Row, Table};
+use crate::trace::Watch;
+
+/// The most lines of a ring's requests that are kept.
+const MOST_LINES: usize = 1000;
+
+/// Shows the table until a key ends it.
+///
+/// # Errors
+/// Those of the terminal.
+pub fn show(machine: Machine, interval: Duration) -> io::Result<()> {
+    let mut terminal = ratatui::try_init()?;
+    let result = Screen::new(machine, interval).run(&mut terminal);
+    ratatui::try_restore().and(result)
+}
+
+struct Screen {
+    machine: Machine,
+    interval: Duration,
+    table: Table,
+    order: char,
+    state: TableState,
+    opened: Option<Opened>,
+    is_paused: bool,
+}
+
+/// A ring whose requests are shown.
+struct Opened {
+    process: u32,
+    descriptor: i32,
+    /// The watch, or why there is none.
+    watch: Result<Watch, String>,
+    session: Session,
+    lines: Lines,
+}
+
+/// Lines that a session prints, the newest ones.
+#[derive(Clone, Default)]
+struct Lines(Rc<RefCell<VecDeque<String>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut lines = self.0.borrow_mut();
+        // A session writes whole lines.
+        for line in String::from_utf8_lossy(bytes).lines() {
+            lines.push_back(line.into());
+        }
+        let surplus = lines.len().saturating_sub(MOST_LINES);
+        lines.drain(..surplus);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Opened {
+    fn new(row: &Row) -> Opened {
+        let lines = Lines::default();
+        let session = Session::new(Settings::default()).text(lines.clone());
+        let watch = Watch::of_ring(row.process, row.descriptor)
+            .map_err(|refusal| format!("{refusal}\n{}\n{}", refusal.why(), refusal.remedy()));
+        Opened { process: row.process, descriptor: row.descriptor, watch, session, lines }
+    }
+
+    fn look(&mut self) {
+        if let Ok(watch) = &mut self.watch
+            && let Err(refusal) = watch.look(&mut self.session)
+        {
+            self.watch = Err(refusal.to_string());
+        }
+    }
+}
+
+impl Screen {
+    fn new(machine: Machine, interval: Duration) -> Screen {
+        let table = Table { interval_s: 0.0, processes_denied: 0, rings: Vec::new() };
+        let state = TableState::default().with_selected(0);
+        Screen { machine, interval, table, order: FIRST_ORDER, state, opened: None, is_paused: false }
+    }
+
+    fn run(&mut self, terminal: &mut DefaultTerminal) -> io::Result<()> {
+        self.machine.search();
+        self.machine.look();
+        let mut told = Instant::now();
+        loop {
+            terminal.draw(|frame| self.draw(frame))?;
+            // At first the table comes soon.
+            let interval =
+                if self.table.interval_s == 0.0 { self.interval.min(FIRST) } else { self.interval };
+            while told.elapsed() < interval {
+                let mut took = self.machine.look();
+                if let Some(opened) = &mut self.opened {
+                    let began = Instant::now();
+                    opened.look();
+                    took += began.elapsed();
+                }
+                let pause = crate::pause(took).min(interval.saturating_sub(told.elapsed()));
+                if event::poll(pause)? {
+                    if !self.answer(&event::read()?) {
+                        return Ok(());
+                    }
+                    terminal.draw(|frame| self.draw(frame))?;
+                }
+            }
+            told = Instant::now();
+            self.machine.search();
+            let table = self.machine.tell();
+            if !self.is_paused {
+                self.table = table;
+                table::sort(&mut self.table.rings, self.order);
+            }
+        }
+    }
+
+    /// Does what a key asks for; false to end.
+    fn answer(&mut self, event: &Event) -> bool {
+        let Event::Key(key) = event else { return true };
+        if key.kind == KeyEventKind::Release {
+            return true;
+        }
+        let last = self.table.rings.len().saturating_sub(1);
+        match key.code {
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
+            KeyCode::Esc | KeyCode::Backspace | KeyCode::Left if self.opened.is_some() => self.opened = None,
+            KeyCode::Char('q') | KeyCode::Esc => return false,
+            KeyCode::Up => self.state.select_previous(),
+            KeyCode::Down => {
+                self.state.select(Some(self.state.selected().map_or(0, |row| (row + 1).min(last))))
+            }
+            KeyCode::Enter | KeyCode::Right => {
+                let row = self.state.selected().and_then(|row| self.table.rings.get(row));
+                self.opened = row.map(Opened::new);
+            }
+            KeyCode::Char(' ') => self.is_paused = !self.is_paused,
+            KeyCode::Char(key) if COLUMNS.iter().any(|column| column.key == Some(key)) => {
+                self.order = key;
+                table::sort(&mut self.table.rings, key);
+            }
+            _ => {}
+        }
+        true
+    }
+
+    fn draw(&mut self, frame: &mut Frame<'_>) {
+        let heights = [Constraint::Length(1), Constraint::Min(1), Constraint::Length(1)];
+        let [above, middle, below] = Layout::vertical(heights).areas(frame.area());
+        let paused = if self.is_paused { " (paused)" } else { "" };
+        frame.render_widget(format!("anyring top{paused}  {}", table::summary(&self.table)), above);
+        let keys = match &self.opened {
+            None => "keys: arrows, Enter: requests of a ring, s c f k o u e l p: sort, space: pause, q: quit",
+            Some(_) => "keys: Esc: back, space: pause, Ctrl-C: exit",
+        };
+        frame.render_widget(Line::styled(keys, Style::new().add_modifier(Modifier::DIM)), below);
+        match &self.opened {
+            Some(opened) => draw_requests(opened, frame, middle),
+            None => self.draw_table(frame, middle),
+        }
+    }
+
+    fn draw_table(&mut self, frame: &mut Frame<'_>, area: ratatui::layout::Rect) {
+        let widths = COLUMNS.iter().map(|column| match column.width {
+            0 => Constraint::Fill(1),
+            width => Constraint::Length(width),
+        });
+        let cell = |text: String, is_right: bool| {
+            let alignment = if is_right { Alignment::Right } else { Alignment::Left };
+            Cell::from(Text::from(text).alignment(alignment))
+        };
+        let heads = COLUMNS.iter().map(|column| {
+            let head = cell(column.head.into(), column.is_right);
+            if column.key == Some(self.order) { head.style(Modifier::UNDERLINED) } else { head }
+        });
+        let rows = self
+            .table
+            .rings
+            .iter()
+            .map(|row| Cells::new(COLUMNS.iter().map(|column| cell(column.cell(row), column.is_right))));
+        let widget = Widget::new(rows, widths)
+            .header(Cells::new(heads).style(Modifier::BOLD))
+            .row_highlight_style(Modifier::REVERSED);
+        frame.render_stateful_widget(widget, area, &mut self.state);
+    }
+}
+
+/// How long the first interval is at most.
+const FIRST: Duration = Duration::from_millis(500);
+
+fn draw_requests(opened: &Opened, frame: &mut Frame<'_>, area: ratatui::layout::Rect) {
+    let lines = opened.lines.0.borrow();
+    let text = match &opened.watch {
+        Err(refusal) => Text::from(refusal.clone()),
+        Ok(_) => {
+            let first = lines.len().saturating_sub(usize::from(area.height.saturating_sub(1)));
+            let head = format!("process {}, ring {}: the last requests", opened.process, opened.descriptor);
+            let head = Line::styled(head, Modifier::BOLD);
+            let newest = lines.range(first..).map(|line| Line::from(line.as_str()));
+            std::iter::once(head).chain(newest).collect()
+        }
+    };
+    frame.render_widget(Paragraph::new(text), area);
+}

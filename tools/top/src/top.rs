@@ -1,0 +1,353 @@
+//! All rings of the machine, by process: what `anyring top` shows.
+//!
+//! Rates come from the counters of the rings, which count everything. Operations and errors come from the entries that were seen;
+//! how many passed by is counted. The average latency is that of Little's law: requests in flight, on the average of all looks,
+//! over completions a second.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyring_engine::abi::IOSQE_CQE_SKIP_SUCCESS;
+use anyring_engine::ops;
+use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IORING_SQ_CQ_OVERFLOW};
+
+use crate::find::{self, Found, Identity};
+use crate::follow::Changes;
+use crate::geometry::Counters;
+use crate::process::{self, Process};
+use crate::ring::{Access, Ring, Since};
+
+/// All rings, and what was seen of them since they were last told.
+pub struct Machine {
+    shared_inode: u64,
+    /// Only this process's rings are of interest.
+    only: Option<u32>,
+    processes: BTreeMap<u32, Program>,
+    rings: BTreeMap<Identity, Watched>,
+    /// Processes that the caller may not look at.
+    denied: usize,
+    began: Instant,
+    is_first_search: bool,
+}
+
+/// A process with rings.
+struct Program {
+    process: Process,
+    name: String,
+    user: u32,
+}
+
+/// A ring, and what was seen of it.
+struct Watched {
+    ring: Ring,
+    tally: Tally,
+    /// The state at the last look.
+    counters: Counters,
+    /// Its requests may have several completions, or none.
+    is_irregular: bool,
+    /// The last refusal.
+    refusal: Option<String>,
+    is_gone: bool,
+}
+
+/// Sums of the looks at a ring.
+#[derive(Clone, Debug, Default)]
+struct Tally {
+    looks: u32,
+    full: u32,
+    in_flight: u64,
+    in_flight_looks: u32,
+    cq_ready_most: u32,
+    submissions: u64,
+    completions: u64,
+    missed_submissions: u64,
+    missed_completions: u64,
+    errors: u64,
+    overflow: u32,
+    operations: BTreeMap<u8, u64>,
+}
+
+/// A ring over an interval.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Row {
+    /// The process that has it.
+    pub process: u32,
+    /// The program of the process.
+    pub program: String,
+    /// The user of the process.
+    pub user: u32,
+    /// The ring's descriptor in the process.
+    pub descriptor: i32,
+    /// `kernel` or `user`.
+    pub engine: &'static str,
+    /// The part of it that can be seen: `memory`, `counters` or `nothing`.
+    pub access: &'static str,
+    /// Why nothing can be seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<String>,
+    /// Requests that were taken from the submission queue, a second.
+    pub submissions_per_s: f64,
+    /// Completions that were posted, a second.
+    pub completions_per_s: f64,
+    /// Operations of the requests that were seen, most frequent first.
+    pub operations: Vec<Operation>,
+    /// Requests in flight at the last look, if the counters say so.
+    pub in_flight: Option<u32>,
+    /// Requests in the submission queue at the last look.
+    pub sq_ready: u32,
+    /// The size of the submission queue.
+    pub sq_entries: u32,
+    /// The part of the looks that found the submission queue full.
+    pub sq_full: f64,
+    /// Completions in the completion queue at the last look.
+    pub cq_ready: u32,
+    /// The most completions that a look found in the completion queue.
+    pub cq_ready_most: u32,
+    /// The size of the completion queue.
+    pub cq_entries: u32,
+    /// Completions that were lost because the completion queue was full.
+    pub overflows: u32,
+    /// Completions wait because the completion queue is full.
+    pub is_overflowing: bool,
+    /// Failed requests among the completions that were seen, a second; `None` where none was seen.
+    pub errors_per_s: Option<f64>,
+    /// The average time from submission to completion.
+    pub latency_ns: Option<u64>,
+    /// Requests and completions that were counted in the interval, and how many of them passed by unseen.
+    pub submissions: u64,
+    /// See `submissions`.
+    pub submissions_missed: u64,
+    /// See `submissions`.
+    pub completions: u64,
+    /// See `submissions`.
+    pub completions_missed: u64,
+}
+
+/// An operation, as far as it was seen.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Operation {
+    /// Its name.
+    pub operation: &'static str,
+    /// How many were seen.
+    pub seen: u64,
+    /// How many there are a second, if those that were not seen are like those that were.
+    pub per_s: f64,
+}
+
+/// All rows.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Table {
+    /// The length of the interval.
+    pub interval_s: f64,
+    /// Processes that the caller may not look at.
+    pub processes_denied: usize,
+    /// The rings.
+    pub rings: Vec<Row>,
+}
+
+impl Machine {
+    /// The rings of the machine, or of one process.
+    pub fn new(only: Option<u32>) -> Machine {
+        Machine {
+            shared_inode: find::shared_inode(),
+            only,
+            processes: BTreeMap::new(),
+            rings: BTreeMap::new(),
+            denied: 0,
+            began: Instant::now(),
+            is_first_search: true,
+        }
+    }
+
+    /// Looks for rings that were not there before, and forgets those that have gone.
+    pub fn search(&mut self) {
+        let (found, denied) = match self.only {
+            None => find::everywhere(),
+            Some(process) => match find::in_process(process) {
+                Ok(found) => (found, 0),
+                Err(error) => (Vec::new(), usize::from(error.kind() == std::io::ErrorKind::PermissionDenied)),
+            },
+        };
+        self.denied = denied;
+        // A ring that several processes have is shown with the first of them.
+        let mut there: BTreeMap<Identity, Found> = BTreeMap::new();
+        for found in found {
+            there.entry(found.identity(self.shared_inode)).or_insert(found);
+        }
+        self.rings.retain(|identity, _| there.contains_key(identity));
+        let since = if self.is_first_search { Since::FirstLook } else { Since::Beginning };
+        self.is_first_search = false;
+        for (identity, found) in there {
+            let watched = self.rings.entry(identity).or_insert_with(|| Watched::new(found, since));
+            if *watched.ring.found() != found {
+                watched.ring.found_again(found);
+            }
+            watched.is_gone = false;
+        }
+        let used =
+            |process: &u32| self.rings.values().any(|watched| watched.ring.found().process == *process);
+        self.processes.retain(|process, program| used(process) && !program.process.has_ended());
+        for watched in self.rings.values() {
+            let id = watched.ring.found().process;
+            if let (false, Ok(process)) = (self.processes.contains_key(&id), Process::open(id)) {
+                let (name, user) = (process::program(id), process::owner(id).unwrap_or(0));
+                self.processes.insert(id, Program { process, name, user });
+            }
+        }
+    }
+
+    /// Looks at all rings once; how long that took.
+    pub fn look(&mut self) -> Duration {
+        let began = Instant::now();
+        for watched in self.rings.values_mut() {
+            if let Some(program) = self.processes.get(&watched.ring.found().process) {
+                watched.look(&program.process);
+            }
+        }
+        began.elapsed()
+    }
+
+    /// The table of what was seen since the last table.
+    pub fn tell(&mut self) -> Table {
+        let interval_s = self.began.elapsed().as_secs_f64();
+        self.began = Instant::now();
+        let mut rings = Vec::new();
+        for watched in self.rings.values_mut().filter(|watched| !watched.is_gone) {
+            if let Some(program) = self.processes.get(&watched.ring.found().process) {
+                rings.push(watched.tell(program, interval_s));
+            }
+        }
+        Table { interval_s, processes_denied: self.denied, rings }
+    }
+}
+
+impl Watched {
+    fn new(found: Found, since: Since) -> Watched {
+        Watched {
+            ring: Ring::new(found, since),
+            tally: Tally::default(),
+            counters: Counters::default(),
+            is_irregular: false,
+            refusal: None,
+            is_gone: false,
+        }
+    }
+
+    fn look(&mut self, process: &Process) {
+        match self.ring.look(process) {
+            Ok(Some(changes)) => {
+                self.refusal = None;
+                self.add(&changes);
+            }
+            Ok(None) => self.is_gone = true,
+            Err(refusal) => self.refusal = Some(refusal.to_string()),
+        }
+    }
+
+    fn add(&mut self, changes: &Changes) {
+        let Changes { counters, taken, posted, .. } = changes;
+        let skips = taken.iter().any(|taken| u32::from(taken.sqe.flags) & IOSQE_CQE_SKIP_SUCCESS != 0);
+        let several = IORING_CQE_F_MORE | IORING_CQE_F_NOTIF;
+        self.is_irregular |= skips || posted.iter().any(|posted| posted.cqe.flags & several != 0);
+        let lost = counters.overflow.wrapping_sub(self.counters.overflow);
+        let is_first = self.counters.sq_entries == 0;
+        self.counters = *counters;
+        let in_flight = self.in_flight();
+        let tally = &mut self.tally;
+        tally.looks += 1;
+        tally.full += u32::from(counters.sq_entries > 0 && counters.sq_ready() == counters.sq_entries);
+        tally.in_flight += u64::from(in_flight.unwrap_or(0));
+        tally.in_flight_looks += u32::from(in_flight.is_some());
+        tally.cq_ready_most = tally.cq_ready_most.max(counters.cq_ready());
+        tally.submissions += u64::from(changes.submissions);
+        tally.completions += u64::from(changes.completions);
+        tally.missed_submissions += u64::from(changes.missed_submissions);
+        tally.missed_completions += u64::from(changes.missed_completions);
+        tally.errors += posted.iter().filter(|posted| posted.cqe.res < 0).count() as u64;
+        tally.overflow += if is_first { 0 } else { lost };
+        for taken in taken {
+            *tally.operations.entry(taken.sqe.opcode).or_default() += 1;
+        }
+    }
+
+    fn in_flight(&self) -> Option<u32> {
+        self.counters.in_flight().filter(|_| !self.is_irregular)
+    }
+
+    fn tell(&mut self, program: &Program, interval_s: f64) -> Row {
+        let tally = std::mem::take(&mut self.tally);
+        let Found { process, fd, engine, .. } = *self.ring.found();
+        let seen = tally.submissions - tally.missed_submissions;
+        let counters = &self.counters;
+        let access = match (&self.refusal, self.ring.access()) {
+            (Some(_), _) => "nothing",
+            (None, Access::Memory) => "memory",
+            (None, Access::Counters) => "counters",
+        };
+        let seen_completions = tally.completions - tally.missed_completions;
+        let can_err = seen_completions > 0 || access == "memory" && tally.completions == 0;
+        let scale =
+            |seen: u64, all: u64, count: u64| count as f64 * all as f64 / seen.max(1) as f64 / interval_s;
+        let mut operations: Vec<Operation> = tally
+            .operations
+            .iter()
+            .map(|(&opcode, &count)| Operation {
+                operation: ops::lookup(opcode).name,
+                seen: count,
+                per_s: scale(seen, tally.submissions, count),
+            })
+            .collect();
+        operations.sort_by_key(|operation| std::cmp::Reverse(operation.seen));
+        Row {
+            process,
+            program: program.name.clone(),
+            user: program.user,
+            descriptor: fd,
+            engine: engine.word(),
+            access,
+            refusal: self.refusal.clone(),
+            submissions_per_s: tally.submissions as f64 / interval_s,
+            completions_per_s: tally.completions as f64 / interval_s,
+            operations,
+            in_flight: self.in_flight().filter(|_| access != "nothing"),
+            sq_ready: counters.sq_ready(),
+            sq_entries: counters.sq_entries,
+            sq_full: f64::from(tally.full) / f64::from(tally.looks.max(1)),
+            cq_ready: counters.cq_ready(),
+            cq_ready_most: tally.cq_ready_most,
+            cq_entries: counters.cq_entries,
+            overflows: tally.overflow,
+            is_overflowing: counters.sq_flags & IORING_SQ_CQ_OVERFLOW != 0,
+            errors_per_s: can_err.then(|| scale(seen_completions, tally.completions, tally.errors)),
+            latency_ns: tally.latency_ns(interval_s),
+            submissions: tally.submissions,
+            submissions_missed: tally.missed_submissions,
+            completions: tally.completions,
+            completions_missed: tally.missed_completions,
+        }
+    }
+}
+
+impl Tally {
+    /// The average latency by Little's law, where the number of requests in flight was known at each look.
+    fn latency_ns(&self, interval_s: f64) -> Option<u64> {
+        let is_known = self.looks > 0 && self.in_flight_looks == self.looks && self.completions > 0;
+        let average = self.in_flight as f64 / f64::from(self.looks.max(1));
+        is_known.then(|| (average * interval_s * 1e9 / self.completions as f64) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latency_follows_from_requests_in_flight() {
+        let tally =
+            Tally { looks: 4, in_flight_looks: 4, in_flight: 8, completions: 1000, ..Tally::default() };
+        // Two in flight, a thousand a second: each takes two milliseconds.
+        assert_eq!(tally.latency_ns(1.0), Some(2_000_000));
+        assert_eq!(Tally { in_flight_looks: 3, ..tally.clone() }.latency_ns(1.0), None);
+        assert_eq!(Tally { completions: 0, ..tally }.latency_ns(1.0), None);
+    }
+}
