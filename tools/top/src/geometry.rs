@@ -8,6 +8,7 @@ use linux_raw_sys::io_uring::{IORING_OFF_SQ_RING, IORING_OFF_SQES};
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use crate::find::Engine;
 use crate::view::View;
 
 /// Offsets of the words at the beginning of the memory.
@@ -130,12 +131,35 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Maps the memory of the ring behind `fd`, which had this geometry at the last look.
+    /// Maps the memory of the ring of an engine behind `fd`, which had this geometry at the last look.
     ///
     /// # Errors
     /// Those of `mmap`, which a ring in pages of the program (`IORING_SETUP_NO_MMAP`) refuses with `EINVAL`; and
     /// `InvalidData` where there is no ring's memory.
-    pub fn map(fd: BorrowedFd<'_>, known: Option<&Geometry>) -> io::Result<Memory> {
+    pub fn map(fd: BorrowedFd<'_>, engine: Engine, known: Option<&Geometry>) -> io::Result<Memory> {
+        if let Some(known) = known.filter(|known| known.has_array())
+            && let Some(memory) = Memory::as_before(fd, known)?
+        {
+            return Ok(memory);
+        }
+        Memory::find_out(fd, engine)
+    }
+
+    /// Maps memory of this geometry; `None` where it has another one now.
+    fn as_before(fd: BorrowedFd<'_>, known: &Geometry) -> io::Result<Option<Memory>> {
+        let Geometry { words, sq_entries, cq_entries, sqe_bytes, array, .. } = *known;
+        let rings_length = array.unwrap_or(0) + sq_entries as usize * INDEX;
+        let sqes_length = sq_entries as usize * sqe_bytes;
+        let mut rings = View::new(fd, IORING_OFF_SQ_RING.into(), whole_pages(rings_length))?;
+        let mut sqes = View::new(fd, IORING_OFF_SQES.into(), whole_pages(sqes_length))?;
+        let is_same = rings.reaches(rings_length)
+            && sqes.reaches(sqes_length)
+            && Words::found(&rings) == Some((words, sq_entries, cq_entries));
+        Ok(is_same.then_some(Memory { rings, sqes, geometry: *known }))
+    }
+
+    /// Maps the memory, and finds out where what lies in it.
+    fn find_out(fd: BorrowedFd<'_>, engine: Engine) -> io::Result<Memory> {
         let no_ring = || io::Error::new(io::ErrorKind::InvalidData, "its memory is not laid out as a ring's");
         let mut first = View::new(fd, IORING_OFF_SQ_RING.into(), PAGE)?;
         if !first.reaches(PAGE) {
@@ -145,8 +169,9 @@ impl Memory {
         let sqe_bytes = SQE * sq_entries as usize;
         let cqes_end = words.cqes + CQE * cq_entries as usize;
         // Entries of double size and the array may be there or not: kernels before 6.13 map no more than there is.
-        let with_array = |bytes| array_behind(&words, cq_entries, bytes) + sq_entries as usize * INDEX;
-        let mut rings = longest(fd, IORING_OFF_SQ_RING, &[with_array(2 * CQE), with_array(CQE), cqes_end])?;
+        let arrays = words.array_places(engine, cq_entries);
+        let [ordinary, double] = arrays.map(|array| array + sq_entries as usize * INDEX);
+        let mut rings = longest(fd, IORING_OFF_SQ_RING, &[double, ordinary, cqes_end])?;
         let mut sqes = longest(fd, IORING_OFF_SQES, &[2 * sqe_bytes, sqe_bytes])?;
         let is_whole = rings.reaches(cqes_end)
             && sqes.reaches(sqe_bytes)
@@ -155,15 +180,7 @@ impl Memory {
         if !is_whole {
             return Err(no_ring());
         }
-        let mut is_same = |known: &Geometry| {
-            (known.words, known.sq_entries, known.cq_entries) == (words, sq_entries, cq_entries)
-                && known.array.is_some_and(|array| rings.reaches(array + sq_entries as usize * INDEX))
-                && sqes.reaches(known.sqe_bytes * sq_entries as usize)
-        };
-        let geometry = match known.copied() {
-            Some(known) if is_same(&known) => known,
-            _ => Geometry::found_out(words, sq_entries, cq_entries, &mut rings, &mut sqes),
-        };
+        let geometry = Geometry::found_out((words, sq_entries, cq_entries), arrays, &mut rings, &mut sqes);
         Ok(Memory { rings, sqes, geometry })
     }
 
@@ -228,12 +245,18 @@ fn whole_pages(bytes: usize) -> usize {
     bytes.next_multiple_of(PAGE)
 }
 
-/// Where the array begins behind CQEs of this size, if there is one.
-fn array_behind(words: &Words, cq_entries: u32, cqe_bytes: usize) -> usize {
-    (words.cqes + cq_entries as usize * cqe_bytes).next_multiple_of(LINE)
-}
-
 impl Words {
+    /// Where the array begins, if there is one: behind CQEs of the ordinary size, and of double size.
+    fn array_places(&self, engine: Engine, cq_entries: u32) -> [usize; 2] {
+        let cqes = cq_entries as usize * CQE;
+        let double = match engine {
+            // The kernel doubles what lies before the CQEs, too.
+            Engine::Kernel => 2 * (self.cqes + cqes),
+            Engine::User => self.cqes + 2 * cqes,
+        };
+        [self.cqes + cqes, double].map(|end| end.next_multiple_of(LINE))
+    }
+
     /// The order in which the words lie here, and the sizes that they say; `None` where there is no ring's memory.
     fn found(view: &View) -> Option<(Words, u32, u32)> {
         let sizes = |words: &Words| {
@@ -266,20 +289,24 @@ impl Geometry {
     }
 
     fn found_out(
-        words: Words,
-        sq_entries: u32,
-        cq_entries: u32,
+        (words, sq_entries, cq_entries): (Words, u32, u32),
+        arrays: [usize; 2],
         rings: &mut View,
         sqes: &mut View,
     ) -> Geometry {
-        let places = [CQE, 2 * CQE].map(|bytes| (bytes, array_behind(&words, cq_entries, bytes)));
-        let array = places.iter().find(|(_, array)| is_array(rings, *array, sq_entries));
+        let likely = arrays.map(|array| likelihood_of_array(rings, array, sq_entries));
+        let array = match likely {
+            [0, 0] => None,
+            [ordinary, double] => {
+                Some(if ordinary >= double { (CQE, arrays[0]) } else { (2 * CQE, arrays[1]) })
+            }
+        };
         let cqe_bytes = array.map_or_else(
             || {
                 let end = words.cqes + cq_entries as usize * CQE;
                 if has_contents(rings, end, cq_entries as usize * CQE) { 2 * CQE } else { CQE }
             },
-            |(bytes, _)| *bytes,
+            |(bytes, _)| bytes,
         );
         let is_double = has_contents(sqes, sq_entries as usize * SQE, sq_entries as usize * SQE);
         Geometry {
@@ -288,19 +315,23 @@ impl Geometry {
             cq_entries,
             cqe_bytes,
             sqe_bytes: if is_double { 2 * SQE } else { SQE },
-            array: array.map(|(_, array)| *array),
+            array: array.map(|(_, array)| array),
         }
     }
 }
 
-/// True if there is an array of indices that is not empty. Of one that is empty, each place stands for its own index as well
-/// as for the first, until the program fills it.
-fn is_array(rings: &mut View, offset: usize, entries: u32) -> bool {
+/// How likely it is that an array of indices begins here: 0 where none does, or one that is empty. Of an empty one, each place stands
+/// for its own index as well as for the first, until the program fills it.
+fn likelihood_of_array(rings: &mut View, offset: usize, entries: u32) -> usize {
     if !rings.reaches(offset + entries as usize * INDEX) {
-        return false;
+        return 0;
     }
-    let indices = || (0..entries as usize).map(|place| rings.word(offset + place * INDEX));
-    indices().all(|index| index < entries) && indices().any(|index| index != 0)
+    let indices = || (0..entries).map(|place| (place, rings.word(offset + place as usize * INDEX)));
+    if !indices().all(|(_, index)| index < entries) || indices().all(|(_, index)| index == 0) {
+        return 0;
+    }
+    // Most programs let each place stand for its own index.
+    1 + indices().filter(|(place, index)| place == index).count()
 }
 
 /// True if there are bytes other than zero.

@@ -88,7 +88,7 @@ impl Ring {
             let error = std::io::Error::from(std::io::ErrorKind::InvalidData);
             return Err(Refusal::new(Step::MapMemory, self.found.process, error));
         }
-        match Memory::map(taken.as_fd(), self.geometry.as_ref()) {
+        match Memory::map(taken.as_fd(), self.found.engine, self.geometry.as_ref()) {
             Ok(memory) => {
                 self.access = Access::Memory;
                 self.geometry = Some(*memory.geometry());

@@ -1,0 +1,296 @@
+//! `anyring top` and `anyring trace -p`: the rings of running processes are seen as they are, and live no longer for it.
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{anyring, built, kernel_has_io_uring};
+
+/// How long a state is waited for.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Whether this user may look at processes of its own.
+fn may_look() -> bool {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    // SAFETY: asks only.
+    let may = unsafe { libc::geteuid() } == 0 || matches!(scope.trim(), "" | "0");
+    if !may {
+        anyring_tally::skipped("kernel.yama.ptrace_scope");
+    }
+    may
+}
+
+fn engines() -> Vec<&'static str> {
+    let mut engines = vec!["user"];
+    engines.extend(kernel_has_io_uring().then_some("kernel"));
+    if may_look() { engines } else { Vec::new() }
+}
+
+/// The program, which has made its ring.
+struct Program {
+    child: Child,
+    input: Option<ChildStdin>,
+}
+
+impl Program {
+    fn start(engine: &str, words: &[&str]) -> Program {
+        let program = built("outside");
+        let mut command = match engine {
+            // As it is, without anything of anyring.
+            "kernel" => Command::new(program),
+            _ => {
+                let mut command = Command::new(anyring());
+                command.args(["run", "--engine", engine, "--"]).arg(program);
+                command
+            }
+        };
+        let mut child = command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (input, output) = (child.stdin.take(), child.stdout.take().unwrap());
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n", "{engine} {words:?}");
+        Program { child, input }
+    }
+
+    fn id(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    fn go_on(&mut self) {
+        self.input.as_mut().unwrap().write_all(b"\n").unwrap();
+    }
+
+    fn end(mut self) {
+        self.input = None;
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn top(words: &[&str]) -> Output {
+    Command::new(anyring()).args(["top", "--once", "-d", "0.2"]).args(words).output().unwrap()
+}
+
+/// The rings of a process, as the table has them.
+fn rings(process: &str) -> Vec<Value> {
+    let output = top(&["--json", "-p", process]);
+    assert!(output.status.success(), "{output:?}");
+    let table: Value = serde_json::from_slice(&output.stdout).unwrap();
+    table["rings"].as_array().unwrap().clone()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// A ring by its only row, once that is as wanted.
+fn ring_that(program: &Program, is_wanted: impl Fn(&Value) -> bool) -> Value {
+    let began = Instant::now();
+    loop {
+        let rows = rings(&program.id());
+        let [row] = &rows[..] else { panic!("one ring: {rows:?}") };
+        if is_wanted(row) {
+            return row.clone();
+        }
+        assert!(began.elapsed() < DEADLINE, "{row}");
+    }
+}
+
+#[test]
+fn requests_are_counted_by_operation() {
+    for engine in engines() {
+        let program = Program::start(engine, &["busy"]);
+        let row = ring_that(&program, |row| row["operations"].as_array().unwrap().len() == 2);
+        assert_eq!(row["engine"], engine);
+        assert_eq!(row["access"], "memory", "{row}");
+        let seen = |name| {
+            let mut all = row["operations"].as_array().unwrap().iter();
+            all.find(|operation| operation["operation"] == name).map_or(0.0, |found| number(&found["seen"]))
+        };
+        let (nops, reads) = (seen("NOP"), seen("READ"));
+        assert!(reads > 0.0 && nops > reads, "two of three are NOPs: {row}");
+        let all = number(&row["submissions"]);
+        assert_eq!(nops + reads, all - number(&row["submissions_missed"]), "{row}");
+        assert!(number(&row["submissions_per_s"]) > 0.0 && number(&row["completions"]) > 0.0, "{row}");
+        assert!(number(&row["errors_per_s"]) > 0.0, "reads of no file: {row}");
+        program.end();
+    }
+}
+
+#[test]
+fn what_is_stuck_is_seen() {
+    for engine in engines() {
+        let program = Program::start(engine, &["stuck"]);
+        let row = ring_that(&program, |row| row["sq_full"] == 1.0);
+        let same = ["in_flight", "cq_ready", "cq_entries", "sq_ready", "sq_entries", "overflows"]
+            .map(|name| number(&row[name]));
+        assert_eq!(same, [3.0, 5.0, 32.0, 16.0, 16.0, 0.0], "{engine}: {row}");
+        program.end();
+        let program = Program::start(engine, &["overflows"]);
+        let row = ring_that(&program, |row| row["cq_ready"] == 32);
+        assert_eq!(row["is_overflowing"], true, "{engine}: {row}");
+        program.end();
+    }
+}
+
+#[test]
+fn the_table_is_text_where_there_is_no_terminal() {
+    for engine in engines() {
+        let program = Program::start(engine, &["stuck"]);
+        let output = top(&["-p", &program.id()]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let row = text.lines().find(|line| line.contains(" outside ")).unwrap_or_else(|| panic!("{text}"));
+        assert!(row.trim_start().starts_with(&program.id()) && row.contains(engine), "{text}");
+        assert!(row.contains(" 5/32 ") && row.contains(" 100% "), "{text}");
+        program.end();
+    }
+}
+
+/// `anyring trace -p`, which writes to a file.
+struct Trace {
+    child: Child,
+    path: PathBuf,
+}
+
+impl Trace {
+    fn start(program: &Program, words: &[&str]) -> Trace {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("outside-{}", program.id()));
+        let mut command = Command::new(anyring());
+        command.args(["trace", "-p", &program.id(), "-o"]).arg(&path).args(words);
+        Trace { child: command.spawn().unwrap(), path }
+    }
+
+    /// The trace so far, once it has this in it.
+    fn waits_for(&self, what: &str) -> String {
+        let began = Instant::now();
+        loop {
+            let text = fs::read_to_string(&self.path).unwrap_or_default();
+            if text.contains(what) {
+                return text;
+            }
+            assert!(began.elapsed() < DEADLINE, "{what} is missing in:\n{text}");
+            std::thread::yield_now();
+        }
+    }
+
+    fn end(mut self) -> String {
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+        let text = fs::read_to_string(&self.path).unwrap();
+        fs::remove_file(&self.path).unwrap();
+        text
+    }
+}
+
+#[test]
+fn requests_have_lines_until_the_process_ends() {
+    for engine in engines() {
+        let program = Program::start(engine, &["busy"]);
+        let trace = Trace::start(&program, &[]);
+        let line =
+            trace.waits_for("READ(-1, 0x").lines().find(|line| line.contains("READ(")).unwrap().to_owned();
+        assert!(line.contains("user_data=0x3)"), "{line}");
+        trace.waits_for(" = -1 EBADF (Bad file descriptor) <up to ");
+        let id = program.id();
+        program.end();
+        let text = trace.end();
+        assert!(text.contains(&format!("{engine} engine, 16 SQ entries, 32 CQ entries")), "{text}");
+        assert!(text.ends_with(" ended\n") && text.contains(&format!("[{id}] ring 1 #")), "{text}");
+        for way in ["inline", "worker", "caller", "readiness"] {
+            assert!(!text.contains(way), "nobody has seen how a request was done: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_trace_ends_after_so_many_results() {
+    for engine in engines() {
+        let program = Program::start(engine, &["busy"]);
+        let trace = Trace::start(&program, &["-e", "read", "--max-events", "3"]);
+        let text = trace.end();
+        assert_eq!(text.lines().filter(|line| line.contains("READ(")).count(), 3, "{text}");
+        program.end();
+    }
+}
+
+/// The end of each ring lets go of a socket, whose peer the program waits for: a trace that kept the ring would never let it end.
+#[test]
+fn rings_end_while_they_are_watched() {
+    for engine in engines() {
+        const ROUNDS: usize = 5;
+        let mut program = Program::start(engine, &["closes", &ROUNDS.to_string()]);
+        let trace = Trace::start(&program, &[]);
+        let mut machine = Command::new(anyring());
+        machine.args(["top", "--json", "-d", "0.05", "-p", &program.id()]).stdout(Stdio::null());
+        let mut machine = machine.spawn().unwrap();
+        // The first ring lives on.
+        for ring in 2..=1 + ROUNDS {
+            trace.waits_for(&format!("] ring {ring} "));
+            program.go_on();
+        }
+        program.end();
+        let text = trace.end();
+        assert_eq!(text.matches(" found: ").count(), 1 + ROUNDS, "{text}");
+        assert_eq!(text.matches(" ring ended, requests under way: 0").count(), 1 + ROUNDS, "{text}");
+        assert_eq!(machine.wait().unwrap().code(), Some(0));
+    }
+}
+
+/// A user who may not trace the program: nobody, or one who looks at a process of root's.
+#[test]
+fn who_may_not_look_is_told_why() {
+    // SAFETY: asks only.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    let program = Program::start("user", &["stuck"]);
+    let process = if is_root { program.id() } else { "1".into() };
+    let run = |words: &[&str]| {
+        let mut command = Command::new(anyring());
+        command.args(words);
+        if is_root {
+            const NOBODY: u32 = 65534;
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        command.output()
+    };
+    let Ok(output) = run(&["trace", "-p", &process]) else {
+        anyring_tally::skipped("another user cannot execute what was built");
+        return;
+    };
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    for part in
+        ["pidfd_getfd", "Operation not permitted", "why: process", "another user", "do:  run anyring as root"]
+    {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let output = run(&["top", "--once", "-p", &process]).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains("cannot list the descriptors of process") && said.contains("do:  "), "{said}");
+    // Of all processes, those that may be looked at are shown, and the others are counted.
+    let output = run(&["top", "--once", "--json", "-d", "0.1"]).unwrap();
+    let table: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(number(&table["processes_denied"]) > 0.0, "{table}");
+    program.end();
+}
+
+#[test]
+fn a_process_that_is_not_there() {
+    for words in [&["trace", "-p", "4194304"][..], &["top", "--once", "-p", "4194304"]] {
+        let output = Command::new(anyring()).args(words).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(125), "{said}");
+        assert!(said.contains("process 4194304") && said.contains("no such process"), "{said}");
+    }
+}
