@@ -117,6 +117,8 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("docs/liburing.md", "export PKG_CONFIG_PATH=", "needs an installation; scripts/check-install does so"),
     ("docs/liburing.md", "cc -o program ", "needs an installation; scripts/check-install does so"),
     ("docs/mutants.md", "cargo install cargo-mutants", "fetches and builds"),
+    ("docs/top.md", "anyring top", "shows the rings of whoever runs some, or waits for keys"),
+    ("docs/trace.md", "anyring trace -p ", "watches a process until it ends"),
     ("CONTRIBUTING.md", "anyring-simulation ", "a command of another package"),
     ("quality/chaos/README.md", "", "takes up to half an hour; make test-chaos-programs"),
     ("quality/programs/README.md", "", "takes minutes; make test-programs"),
@@ -163,6 +165,12 @@ const TEXTS: &[(&str, &str, Text)] = &[
     ("docs/containers.md", "fio: pid", Text::Said("a message of fio")),
     ("docs/containers.md", "error(io):", Text::Said("messages of TigerBeetle and Zig")),
     ("docs/containers.md", "java.lang", Text::Said("a message of Netty")),
+    ("docs/top.md", "rings: ", Text::Said("a table; tools/cli/tests/outside.rs looks at one")),
+    (
+        "docs/trace.md",
+        "[4711]",
+        Text::Said("a trace of a running process; tools/cli/tests/outside.rs makes some"),
+    ),
     ("docs/trace.md", "[", Text::Said("a line of anyring trace; tools/trace/tests/text.rs has such lines")),
 ];
 
