@@ -331,3 +331,45 @@ fn who_made_no_ring_is_told_why_perhaps() {
     let text = stats("--stats", Path::new("/bin/sh"), &["-c", "/bin/true; true"]);
     assert_eq!(text.matches("no ring was made").count(), 1, "{text}");
 }
+
+/// The lines of requests.
+fn requests(text: &str) -> Vec<&str> {
+    text.lines().filter(|line| line.contains('#')).collect()
+}
+
+#[test]
+fn options_of_strace() {
+    let clocks = [("-t", "00:00:00".len()), ("-tt", "00:00:00.000000".len())];
+    for (option, length) in clocks {
+        let text = text(&[option], &["many", "3"]);
+        let time = requests(&text)[0].split(' ').nth(4).unwrap_or_else(|| panic!("{text}"));
+        assert_eq!((time.len(), time.matches(':').count()), (length, 2), "{text}");
+    }
+    let text_of = |options: &[&str]| text(options, &["many", "30"]);
+    assert_eq!(requests(&text_of(&["--max-events", "7"])).len(), 7);
+    assert!(requests(&text_of(&["-r"])).iter().any(|line| line.contains(" 0.0000")));
+    let of_path = text(&["-P", "/etc/hostname", "-f"], &["shapes"]);
+    let lines = requests(&of_path);
+    assert!(!lines.is_empty() && lines.iter().all(|line| line.contains("/etc/hostname")), "{of_path}");
+}
+
+#[test]
+fn each_process_has_a_file_of_its_own() {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("each");
+    let output = trace(&["-ff", "-o", path.to_str().unwrap()], &["shapes"]);
+    assert!(output.stderr.is_empty(), "{output:?}");
+    let files = std::fs::read_dir(env!("CARGO_TARGET_TMPDIR")).unwrap().flatten();
+    let files: Vec<_> = files
+        .filter(|file| file.file_name().to_string_lossy().starts_with("each."))
+        .map(|file| (file.path(), std::fs::read_to_string(file.path()).unwrap()))
+        .collect();
+    files.iter().for_each(|(path, _)| std::fs::remove_file(path).unwrap());
+    assert_eq!(files.len(), 2, "the program and its child");
+    for (path, text) in files {
+        let process = path.extension().unwrap().to_str().unwrap();
+        let begin = format!("[{process}/");
+        assert!(text.lines().all(|line| line.starts_with(&begin) || line.starts_with(' ')), "{text}");
+    }
+    let output = trace(&["-ff", "-o", path.to_str().unwrap(), "-c"], &["shapes"]);
+    assert_eq!(output.status.code(), Some(125));
+}

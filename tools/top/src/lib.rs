@@ -26,10 +26,18 @@ const LONGEST: Duration = Duration::from_millis(20);
 const SHORTEST: Duration = Duration::from_millis(2);
 /// The time between two looks is at least so many times as long as a look takes.
 const REST: u32 = 40;
+/// See [`short_pause`].
+const SHORT_REST: u32 = 15;
+const SHORTEST_OF_ALL: Duration = Duration::from_micros(250);
 
 /// How long to wait behind a look that has taken so long.
 fn pause(took: Duration) -> Duration {
     (took * REST).clamp(SHORTEST, LONGEST.max(took * REST))
+}
+
+/// How long to wait behind a look that has taken so long, where single requests are of interest.
+pub fn short_pause(took: Duration) -> Duration {
+    (took * SHORT_REST).max(SHORTEST_OF_ALL)
 }
 
 /// Looks at the rings for an interval, and tells what was seen.

@@ -113,7 +113,8 @@ impl Screen {
                     opened.look();
                     took += began.elapsed();
                 }
-                let pause = crate::pause(took).min(interval.saturating_sub(told.elapsed()));
+                let pause = if self.opened.is_some() { crate::short_pause(took) } else { crate::pause(took) };
+                let pause = pause.min(interval.saturating_sub(told.elapsed()));
                 if event::poll(pause)? {
                     if !self.answer(&event::read()?) {
                         return Ok(());

@@ -212,7 +212,7 @@ impl Machine {
         let interval_s = self.began.elapsed().as_secs_f64();
         self.began = Instant::now();
         let mut rings = Vec::new();
-        for watched in self.rings.values_mut().filter(|watched| !watched.is_gone) {
+        for watched in self.rings.values_mut().filter(|watched| watched.is_known()) {
             if let Some(program) = self.processes.get(&watched.ring.found().process) {
                 rings.push(watched.tell(program, interval_s));
             }
@@ -231,6 +231,11 @@ impl Watched {
             refusal: None,
             is_gone: false,
         }
+    }
+
+    /// True if the ring was looked at, or that was refused, and it is still there.
+    fn is_known(&self) -> bool {
+        !self.is_gone && (self.counters.sq_entries > 0 || self.refusal.is_some())
     }
 
     fn look(&mut self, process: &Process) {

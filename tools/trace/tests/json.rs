@@ -53,6 +53,19 @@ fn stream() -> Stream {
     stream
 }
 
+/// Everything that a line can be about of a ring that is watched from outside.
+fn watched() -> Stream {
+    let mut stream = Stream::default();
+    stream.put(Kind::RingFound, &RingFound { fd: 7, engine: ENGINE_KERNEL, ..RingFound::default() }, &[]);
+    let serial = stream.submitted(sqe(READ), &[]);
+    let lost = stream.submitted(sqe(READ), &[]);
+    stream.posted(Completed { serial, res: 1, marks: LAST | SAMPLED, ..Completed::default() }, &[]);
+    stream.put(Kind::LostSight, &LostSight { serial: lost }, &[]);
+    stream.put(Kind::Unseen, &Unseen { count: 2, why: UNSEEN_BETWEEN_LOOKS }, &[]);
+    stream.put(Kind::Unseen, &Unseen { count: 2, why: UNSEEN_POSTED_BETWEEN_LOOKS }, &[]);
+    stream
+}
+
 fn lines(stream: &Stream) -> Vec<Value> {
     let text = stream.shown(Settings::default(), Session::json);
     text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
@@ -133,7 +146,7 @@ fn check(value: &Value) -> Result<(), String> {
 #[test]
 fn every_line_is_as_the_schema_says() {
     let mut types = BTreeSet::new();
-    for line in lines(&stream()) {
+    for line in [lines(&stream()), lines(&watched())].concat() {
         check(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
         types.insert(line["type"].as_str().unwrap().to_owned());
     }

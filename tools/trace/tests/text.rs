@@ -537,3 +537,83 @@ fn colours_are_there_if_asked_for() {
     }
     assert_eq!(plain + rest, stream.text());
 }
+
+/// A ring of the user engine, watched from outside: a request that was seen to its end, and one that was lost sight of.
+fn watched() -> Stream {
+    let mut stream = Stream::default();
+    let found =
+        RingFound { fd: 7, engine: ENGINE_USER, sq_entries: 8, cq_entries: 16, submitted: 41, posted: 40 };
+    stream.put(Kind::RingFound, &found, &[]);
+    let seen = stream.submitted(sqe(READ), &[]);
+    let lost = stream.submitted(sqe(WRITE), &[]);
+    stream.posted(Completed { serial: seen, res: 3, marks: LAST | SAMPLED, ..Completed::default() }, &[]);
+    stream.posted(Completed { user_data: 9, marks: LAST | SAMPLED, ..Completed::default() }, &[]);
+    stream.put(Kind::LostSight, &LostSight { serial: lost }, &[]);
+    for why in [UNSEEN_BETWEEN_LOOKS, UNSEEN_POSTED_BETWEEN_LOOKS] {
+        stream.put(Kind::Unseen, &Unseen { count: 5, why }, &[]);
+    }
+    stream
+}
+
+#[test]
+fn a_ring_that_is_watched_from_outside() {
+    let text = watched().text();
+    let parts = [
+        " found: descriptor 7, user engine, 8 SQ entries, 16 CQ entries; before: 41 submitted, 40 completed\n",
+        " = 3 <up to 2.000us>\n",
+        " CQE user_data=0x9 = 0 (its submission was not seen)\n",
+        " = ? [completion not seen]\n",
+        " 5 requests not seen: they passed between two looks\n",
+        " 5 completions not seen: they passed between two looks\n",
+    ];
+    for part in parts {
+        assert!(text.contains(part), "{part} is missing in:\n{text}");
+    }
+    assert!(!text.contains("inline") && !text.contains("unfinished"), "{text}");
+    let json = watched().shown(Settings::default(), Session::json);
+    let parts = [
+        r#""type":"ring_found""#,
+        r#""sampled":true"#,
+        r#""state":"unseen""#,
+        r#""why":"between_looks""#,
+        r#""why":"posted_between_looks""#,
+    ];
+    for part in parts {
+        assert!(json.contains(part), "{part} is missing in:\n{json}");
+    }
+}
+
+#[test]
+fn lines_begin_with_the_time_that_is_asked_for() {
+    let begun = |time| {
+        let text = two_requests().shown(Settings { time, ..Settings::default() }, Session::text);
+        let time = |line: &str| line.split(' ').nth(4).unwrap().to_owned();
+        text.lines().filter(|line| line.contains('#')).map(time).collect::<Vec<_>>()
+    };
+    assert_eq!(begun(Time::SinceStart), ["0.000001", "0.000000"]);
+    assert_eq!(begun(Time::SinceLine), ["0.000000", "-0.000001"]);
+    // Five milliseconds before, it was a quarter to one in the morning.
+    let begun_ns = 45 * 60 * 1_000_000_000;
+    assert_eq!(begun(Time::OfDay { begun_ns, microseconds: false }), ["00:45:00"; 2]);
+    let microseconds = ["00:45:00.005002", "00:45:00.005001"];
+    assert_eq!(begun(Time::OfDay { begun_ns, microseconds: true }), microseconds);
+}
+
+/// Two requests, of which the second one is done first.
+fn two_requests() -> Stream {
+    let mut stream = Stream::default();
+    let first = stream.submitted(sqe(NOP), &[]);
+    let second = stream.submitted(sqe(NOP), &[]);
+    stream.completed(second, 0);
+    stream.completed(first, 0);
+    stream
+}
+
+#[test]
+fn no_more_results_than_asked_for() {
+    for (most, shown) in [(1, 1), (2, 2), (3, 2)] {
+        let settings = || Settings { most_results: Some(most), ..Settings::default() };
+        let text = two_requests().shown(settings(), Session::text);
+        assert_eq!(text.matches(" NOP(").count(), shown, "{text}");
+    }
+}

@@ -7,17 +7,15 @@ use crate::cli::Trace;
 use crate::status::{OWN_FAILURE, fail};
 use anyring_say::say_error;
 use anyring_top::refusal::Refusal;
+use anyring_top::short_pause;
 use anyring_top::trace::Watch;
 use anyring_tracer::Session;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The shortest and the longest time between two looks.
-const SHORTEST: Duration = Duration::from_micros(250);
+/// The longest time between two looks, but where looks take long.
 const LONGEST: Duration = Duration::from_millis(4);
-/// The time between two looks is at least so many times as long as a look takes.
-const REST: u32 = 24;
 
 /// Watches until the processes have ended, as many results as asked for were printed, or the trace is interrupted.
 pub fn attach(arguments: &Trace, session: &mut Session) -> ExitCode {
@@ -41,7 +39,7 @@ fn refused(refusal: &Refusal) -> ExitCode {
 }
 
 fn follow(watches: &mut Vec<Watch>, session: &mut Session) -> Result<(), Refusal> {
-    let mut pause = SHORTEST;
+    let mut pause = Duration::ZERO;
     let mut is_first = true;
     while !watches.is_empty() && !session.is_over() && !STOPPED.load(Ordering::Relaxed) {
         let began = Instant::now();
@@ -65,10 +63,10 @@ fn follow(watches: &mut Vec<Watch>, session: &mut Session) -> Result<(), Refusal
         is_first = false;
         // What a terminal shows is as new as can be.
         let _ = session.flush();
-        let least = (began.elapsed() * REST).max(SHORTEST);
-        pause = if passed_by { pause / 2 } else { pause * 5 / 4 }.clamp(least.min(LONGEST), LONGEST);
+        let least = short_pause(began.elapsed());
+        pause = if passed_by { pause / 2 } else { pause * 5 / 4 }.clamp(least, LONGEST.max(least));
         if let Some(watch) = watches.first() {
-            watch.wait(pause.max(least));
+            watch.wait(pause);
         }
     }
     Ok(())

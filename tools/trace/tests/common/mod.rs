@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 pub use anyring_engine::abi::Sqe;
 pub use anyring_trace::event::*;
-pub use anyring_tracer::{Session, Settings};
+pub use anyring_tracer::{Session, Settings, Time};
 pub use insta::assert_snapshot;
 
 /// `IORING_OP_*`.
