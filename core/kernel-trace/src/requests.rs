@@ -133,35 +133,24 @@ impl Requests {
         self.doubtful = self.known.keys().map(|key| key.1).max().unwrap_or(self.doubtful);
     }
 
-    /// CQEs were lost: of the requests up to this number, some may be done.
-    pub fn lost_until(&mut self, serial: u64) {
-        self.doubtful = self.doubtful.max(serial);
+    /// The numbers of those with this user data, the oldest first.
+    pub fn bearing(&self, user_data: u64) -> impl Iterator<Item = u64> {
+        self.known.range((user_data, 0)..=(user_data, u64::MAX)).map(|(key, _)| key.1)
     }
 
-    /// Forgets the oldest with this user data of those that may be done; its number. Who uses user data again has seen its CQE.
-    pub fn take_doubtful(&mut self, user_data: u64) -> Option<u64> {
-        let key = *self.known.range((user_data, 0)..=(user_data, self.doubtful)).next()?.0;
-        self.remove(key)
+    /// True if a request has had CQEs and lives on: a multishot request.
+    pub fn is_multishot(&self, key: Key) -> bool {
+        self.known.get(&key).is_some_and(|known| known.is_multishot)
     }
 
-    /// Forgets all that may be done, but multishot requests that have had results; their numbers.
-    pub fn take_all_doubtful(&mut self) -> Vec<u64> {
-        let is_meant = |(key, known): &(&Key, &Known)| key.1 <= self.doubtful && !known.is_multishot;
-        let keys: Vec<Key> = self.known.iter().filter(is_meant).map(|(key, _)| *key).collect();
-        keys.into_iter().filter_map(|key| self.remove(key)).collect()
+    /// The keys of those that were submitted before this number and have had no CQE; multishot requests that have had some are left out.
+    pub fn without_cqe(&self, before: u64) -> Vec<Key> {
+        let is_meant = |(key, known): &(&Key, &Known)| key.1 < before && !known.is_multishot;
+        self.known.iter().filter(is_meant).map(|(key, _)| *key).collect()
     }
 
-    /// Forgets the oldest of those that may be done, until so many are left of which a CQE is due; their numbers.
-    pub fn take_doubtful_beyond(&mut self, left: usize) -> Vec<u64> {
-        let due = self.known.iter().filter(|(_, known)| !skips(&known.sqe));
-        let mut keys: Vec<Key> = due.map(|(key, _)| *key).collect();
-        let surplus = keys.len().saturating_sub(left);
-        keys.retain(|key| key.1 <= self.doubtful);
-        keys.sort_unstable_by_key(|key| key.1);
-        keys.into_iter().take(surplus).filter_map(|key| self.remove(key)).collect()
-    }
-
-    fn remove(&mut self, key: Key) -> Option<u64> {
+    /// Forgets one of them, of which nothing more will be seen; its number.
+    pub fn forget(&mut self, key: Key) -> Option<u64> {
         let known = self.known.remove(&key)?;
         if drains(&known.sqe) {
             self.draining = self.draining.saturating_sub(1);
@@ -283,18 +272,15 @@ mod tests {
     }
 
     #[test]
-    fn of_those_that_may_be_done_the_oldest_are_given_up() {
+    fn those_of_which_nothing_more_is_seen_are_forgotten() {
         let mut requests = Requests::new();
         for serial in 1..=4 {
-            requests.add(serial, &sqe(Code::IORING_OP_NOP, serial % 2, 0), None, Moment::now());
+            requests.add(serial, &sqe(Code::IORING_OP_POLL_ADD, serial % 2, 0), None, Moment::now());
         }
-        assert_eq!((requests.take_doubtful(1), requests.take_doubtful_beyond(0)), (None, Vec::new()));
-        requests.lost();
-        requests.add(5, &sqe(Code::IORING_OP_NOP, 1, 0), None, Moment::now());
-        assert_eq!(requests.take_doubtful(1), Some(1));
-        assert_eq!(requests.take_doubtful_beyond(3), [2]);
-        assert_eq!(requests.take_doubtful_beyond(0), [3, 4]);
-        assert_eq!(requests.due(), 1);
+        assert_eq!(requests.bearing(1).collect::<Vec<_>>(), [1, 3]);
+        told(&mut requests, 0, 1, IORING_CQE_F_MORE);
+        assert_eq!(requests.without_cqe(4), [(1, 1), (1, 3)]);
+        assert_eq!((requests.forget((1, 1)), requests.forget((1, 1)), requests.due()), (Some(1), None, 3));
     }
 
     #[test]

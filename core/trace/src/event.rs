@@ -301,6 +301,8 @@ pub const UNSEEN_REAPED: u64 = 2;
 pub const UNSEEN_BETWEEN_LOOKS: u64 = 3;
 /// Completions passed by between two looks from outside; their number is exact.
 pub const UNSEEN_POSTED_BETWEEN_LOOKS: u64 = 4;
+/// Completions were seen from outside whose requests were not; those with errors are told one by one besides.
+pub const UNSEEN_REQUESTS_OF_COMPLETIONS: u64 = 5;
 
 /// In [`Attachment::index`]: there is no such memory.
 pub const UNREADABLE: u16 = 1 << 15;

@@ -28,6 +28,8 @@ pub struct Taken {
 /// A completion that was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Posted {
+    /// Its position in the queue, which counts entries from 0 and wraps.
+    pub position: u32,
     /// The entry.
     pub cqe: Cqe,
     /// How many wait to be reaped, up to this one; none where the program has reaped it.
@@ -41,6 +43,8 @@ pub struct Changes {
     pub counters: Counters,
     /// Requests, in order.
     pub taken: Vec<Taken>,
+    /// Requests that wait to be taken; they may have been taken, if that is not said yet.
+    pub waiting: Vec<Taken>,
     /// Completions, in order.
     pub posted: Vec<Posted>,
     /// How many entries of the submission queue were taken.
@@ -90,6 +94,7 @@ impl Follower {
         let (submissions, completions) = self.advance(&counters);
         let mut changes = Changes { counters, submissions, completions, ..Changes::default() };
         let taken = copy_taken(memory, &counters, submissions);
+        let waiting = copy_entries(memory, counters.sq_tail, counters.sq_ready());
         let posted = copy_posted(memory, &counters, completions);
         // Looked at once more: others may have come to the places that were copied.
         let after = memory.counters();
@@ -98,6 +103,8 @@ impl Follower {
             taken.into_iter().filter(|taken| after.sq_tail.wrapping_sub(taken.position) <= reach).collect();
         let seen = changes.taken.first().map_or(0, |first| counters.sq_head.wrapping_sub(first.position));
         changes.missed_submissions = submissions - seen;
+        let is_there = |taken: &Taken| after.sq_tail.wrapping_sub(taken.position) <= after.sq_entries;
+        changes.waiting = waiting.into_iter().filter(is_there).collect();
         let reach = intact(counters.cq_entries);
         let is_intact = |position: u32| {
             after.cq_tail.wrapping_sub(position) <= reach || !is_before(position, after.cq_head)
@@ -134,10 +141,14 @@ fn is_before(position: u32, other: u32) -> bool {
 fn copy_taken(memory: &Memory, counters: &Counters, submissions: u32) -> Vec<Taken> {
     let waiting = counters.sq_tail.wrapping_sub(counters.sq_head);
     let wanted = submissions.min(intact(counters.sq_entries).saturating_sub(waiting));
-    let mut left = own_entries(memory, counters, wanted);
+    copy_entries(memory, counters.sq_head, own_entries(memory, counters, wanted))
+}
+
+/// So many entries before a position.
+fn copy_entries(memory: &Memory, end: u32, mut left: u32) -> Vec<Taken> {
     let mut copied = Vec::with_capacity(left as usize);
     while left > 0 {
-        let position = counters.sq_head.wrapping_sub(left);
+        let position = end.wrapping_sub(left);
         let sqe = memory.sqe(position).map(Sqe::from_words);
         // Where entries have two sizes, some operations take two places.
         let places = sqe.as_ref().map_or(1, |sqe| ops::lookup(sqe.opcode).places(true, left > 1));
@@ -173,7 +184,7 @@ fn copy_posted(memory: &Memory, counters: &Counters, completions: u32) -> Vec<(u
         let ready = if waiting < counters.cq_entries { waiting + 1 } else { 0 };
         let is_filler = flags & IORING_CQE_F_SKIP != 0;
         let cqe = Cqe { user_data, res, flags, big: [0; 2] };
-        copied.push((position, (!is_filler).then_some(Posted { cqe, ready })));
+        copied.push((position, (!is_filler).then_some(Posted { position, cqe, ready })));
         left -= if flags & IORING_CQE_F_32 != 0 { left.min(2) } else { 1 };
     }
     copied

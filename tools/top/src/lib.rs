@@ -10,6 +10,7 @@ mod fdinfo;
 pub mod find;
 pub mod follow;
 pub mod geometry;
+mod pair;
 pub mod process;
 pub mod refusal;
 pub mod ring;

@@ -1,9 +1,9 @@
 //! The rings of one process, told by the events of `anyring-trace`: what `anyring trace -p` shows.
 //!
 //! A request is told as submitted at the moment of the look before the one that saw it, and as completed at the moment of the look that
-//! saw that; so its latency is an upper bound. What passed by unseen is told by its number, once a second. A request whose
-//! completion may have passed by is told as lost ([`LostSight`]): if completions were missed, and either requests were, too, or more
-//! requests are known than are in flight by the ring's counters, or its user data is used again.
+//! saw that; so its latency is an upper bound. What passed by unseen is told by its number, once a second. Where
+//! something passed by, completions are attributed to requests only as far as that is certain (`pair`); requests whose completion may
+//! be among those that were missed are told as lost ([`LostSight`]).
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::RawFd;
@@ -14,17 +14,18 @@ use anyring_engine::ops;
 use anyring_engine::queue::Cqe;
 use anyring_engine::request::shown::Kind as Argument;
 use anyring_engine::request::trace::Moment;
-use anyring_kernel_trace::requests::Requests;
+use anyring_kernel_trace::requests::{Key, Requests};
 use anyring_trace::event::{
     Attachment, Completed, Content, ENGINE_KERNEL, ENGINE_USER, Ended, Event, FileNamed, Head, Kind,
     LostSight, Plain, RingEnded, RingFound, SAMPLED, Submitted, UNSEEN_BETWEEN_LOOKS,
-    UNSEEN_POSTED_BETWEEN_LOOKS, Unseen, padded,
+    UNSEEN_POSTED_BETWEEN_LOOKS, UNSEEN_REQUESTS_OF_COMPLETIONS, Unseen, padded,
 };
 use anyring_tracer::Session;
 use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF};
 
 use crate::find::{self, Engine, Found, Identity};
 use crate::follow::{Changes, Posted, Taken};
+use crate::pair::{Known, Pairs};
 use crate::process::{self, Process};
 use crate::refusal::{Refusal, Step};
 use crate::ring::{Ring, Since};
@@ -73,14 +74,28 @@ struct Followed {
     chain: Option<u32>,
     /// A request may have several completions, or none: then the counters do not say how many are in flight.
     is_irregular: bool,
+    /// Two requests that are in flight have had the same user data.
+    is_ambiguous: bool,
     /// The process has no descriptor of the ring any more.
     is_gone: bool,
     /// When the last look was.
     looked: (Moment, u64),
-    /// Requests and completions that passed by, and were not told of yet.
-    missed: [u64; 2],
+    /// Requests and completions that passed by, and completions whose requests did, all of which were not told of yet.
+    missed: [u64; 3],
+    /// Requests of which it is not known whether they are in flight: their numbers by their user data.
+    doubtful: HashMap<u64, u64>,
+    /// Positions of requests whose completions came before the queue's head said that they were taken.
+    foretold: HashSet<u32>,
     told_missed_ns: u64,
     cq_ready: u32,
+}
+
+/// The moment of a look, and what is needed of its findings.
+struct Look {
+    sq_head: u32,
+    /// The moment of the look before.
+    before: Moment,
+    before_ns: u64,
 }
 
 /// Makes events.
@@ -150,7 +165,7 @@ impl Watch {
             match changes {
                 Some(changes) => {
                     has_missed |= changes.missed_submissions + changes.missed_completions > 0;
-                    self.teller.changes(watched, &changes, session);
+                    self.teller.changes(watched, changes, session);
                 }
                 None => self.teller.ring_ended(watched, session),
             }
@@ -170,7 +185,6 @@ impl Watch {
             if has_ended {
                 self.teller.ring_ended(watched, session);
             } else {
-                self.teller.lost(watched, 0, session);
                 self.teller.missed(watched, session);
             }
         }
@@ -199,7 +213,7 @@ impl Watch {
             let followed = Followed::new(&changes);
             let mut watched = Watched { number: self.count, identity, ring, followed };
             self.teller.found(&watched, &changes, session);
-            self.teller.changes(&mut watched, &changes, session);
+            self.teller.changes(&mut watched, changes, session);
             self.rings.push(watched);
         }
         Ok(())
@@ -226,12 +240,34 @@ impl Followed {
             serial: u64::from(counters.sq_head.wrapping_sub(changes.submissions)),
             chain: None,
             is_irregular: false,
+            is_ambiguous: false,
             is_gone: false,
             looked: (Moment::now(), now_ns()),
-            missed: [0; 2],
+            missed: [0; 3],
+            doubtful: HashMap::new(),
+            foretold: HashSet::new(),
             told_missed_ns: now_ns(),
             cq_ready: 0,
         }
+    }
+
+    /// Notes whether requests have several completions, or none.
+    fn note_irregularities(&mut self, changes: &Changes) {
+        let several = IORING_CQE_F_MORE | IORING_CQE_F_NOTIF;
+        let skips = |taken: &Taken| u32::from(taken.sqe.flags) & IOSQE_CQE_SKIP_SUCCESS != 0;
+        self.is_irregular |= changes.taken.iter().any(skips);
+        self.is_irregular |= changes.posted.iter().any(|posted| posted.cqe.flags & several != 0);
+    }
+
+    /// True if user data of doubtful requests was used again.
+    fn meets_doubtful(&self, changes: &Changes) -> bool {
+        changes.taken.iter().any(|taken| self.doubtful.contains_key(&taken.sqe.user_data))
+    }
+
+    /// Notes whether requests that are in flight have the same user data.
+    fn note_ambiguity(&mut self, changes: &Changes) {
+        let is_shared = |taken: &Taken| self.requests.bearing(taken.sqe.user_data).count() > 1;
+        self.is_ambiguous |= changes.taken.iter().any(is_shared);
     }
 
     /// How many requests are in flight, where the counters say so.
@@ -257,94 +293,126 @@ impl Teller {
     }
 
     /// Tells what a look has found.
-    fn changes(&mut self, watched: &mut Watched, changes: &Changes, session: &mut Session) {
-        let before = std::mem::replace(&mut watched.followed.looked, (Moment::now(), now_ns()));
-        watched.followed.cq_ready = changes.counters.cq_ready();
+    fn changes(&mut self, watched: &mut Watched, mut changes: Changes, session: &mut Session) {
+        let followed = &mut watched.followed;
+        let (before, before_ns) = std::mem::replace(&mut followed.looked, (Moment::now(), now_ns()));
+        let look = Look { sq_head: changes.counters.sq_head, before, before_ns };
+        followed.cq_ready = changes.counters.cq_ready();
+        followed.serial += u64::from(changes.submissions);
+        followed.note_irregularities(&changes);
+        changes.taken.retain(|taken| !followed.foretold.remove(&taken.position));
         self.named.clear();
-        self.taken(watched, changes, before, session);
-        self.posted(watched, changes, session);
-        watched.followed.missed[0] += u64::from(changes.missed_submissions);
-        watched.followed.missed[1] += u64::from(changes.missed_completions);
+        let serials: Vec<u64> =
+            changes.taken.iter().map(|taken| self.taken(watched, taken, &look, session)).collect();
+        let followed = &mut watched.followed;
+        let is_lossy = changes.missed_submissions + changes.missed_completions > 0;
+        let is_uncertain = is_lossy || followed.meets_doubtful(&changes);
+        let pairs = is_uncertain.then(|| {
+            let is_regular = followed.in_flight(&changes).is_some() && !followed.is_ambiguous;
+            let known = Known { requests: &followed.requests, doubtful: &followed.doubtful };
+            Pairs::found(&changes, known, &serials, is_regular)
+        });
+        for (taken, serial) in changes.taken.iter().zip(serials) {
+            followed.requests.add(serial, &taken.sqe, None, before);
+        }
+        if let Some(pairs) = pairs {
+            self.pass_by(watched, &pairs.lost, session);
+            for (posted, key) in changes.posted.iter().zip(pairs.of_posted) {
+                self.posted(watched, posted, key, session);
+            }
+            watched.followed.doubtful.extend(pairs.doubtful);
+        } else {
+            for posted in &changes.posted {
+                let known = watched.followed.requests.find(&posted.cqe);
+                let key = known
+                    .or_else(|| self.foretold(watched, posted.cqe.user_data, (&changes, &look), session));
+                self.posted(watched, posted, key, session);
+            }
+            watched.followed.note_ambiguity(&changes);
+        }
+        self.give_up(watched, &changes, session);
         if watched.followed.looked.1 - watched.followed.told_missed_ns >= UNSEEN_NS {
             self.missed(watched, session);
         }
     }
 
-    fn taken(
+    /// Tells of a request that was taken; its number.
+    fn taken(&mut self, watched: &mut Watched, taken: &Taken, look: &Look, session: &mut Session) -> u64 {
+        let (number, followed) = (watched.number, &mut watched.followed);
+        let Taken { position, sqe } = taken;
+        let behind_head = i64::from(position.wrapping_sub(look.sq_head) as i32);
+        let serial = (followed.serial + 1).wrapping_add_signed(behind_head);
+        let is_linked = followed.chain == Some(*position);
+        let links = u32::from(sqe.flags) & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0;
+        followed.chain = links.then(|| position.wrapping_add(1));
+        self.names(number, look.before_ns, sqe, session);
+        let behind = if is_linked { serial - 1 } else { 0 };
+        let file = if u32::from(sqe.flags) & IOSQE_FIXED_FILE == 0 { sqe.fd } else { -1 };
+        let body = Submitted { serial, sqe: *sqe.words(), behind, file, reserved: 0 };
+        self.tell(look.before_ns, number, Kind::Submitted, &body, None, session);
+        serial
+    }
+
+    /// Tells of requests that were lost sight of.
+    fn pass_by(&mut self, watched: &mut Watched, keys: &[Key], session: &mut Session) {
+        for key in keys {
+            watched.followed.doubtful.remove(&key.0);
+            if let Some(serial) = watched.followed.requests.forget(*key) {
+                let (time_ns, ring) = (watched.followed.looked.1, watched.number);
+                self.tell(time_ns, ring, Kind::LostSight, &LostSight { serial }, None, session);
+            }
+        }
+    }
+
+    /// Tells of a completion, of a request if it is known.
+    fn posted(&mut self, watched: &mut Watched, posted: &Posted, key: Option<Key>, session: &mut Session) {
+        let (followed, ring) = (&mut watched.followed, watched.number);
+        let Posted { cqe, ready, .. } = posted;
+        let about = followed.requests.complete(key, cqe);
+        key.and_then(|key| followed.doubtful.remove(&key.0));
+        let Cqe { user_data, res, flags, big } = *cqe;
+        if about.serial == 0 {
+            followed.missed[2] += 1;
+            if res >= 0 {
+                return;
+            }
+        }
+        let marks = about.marks | SAMPLED;
+        let body = Completed { serial: about.serial, user_data, res, flags, big, marks, cq_ready: *ready };
+        self.tell(followed.looked.1, ring, Kind::Completed, &body, None, session);
+    }
+
+    /// Tells of a request that the queue's head does not say to be taken, because its completion was posted; its key.
+    fn foretold(
         &mut self,
         watched: &mut Watched,
-        changes: &Changes,
-        (moment, time_ns): (Moment, u64),
+        user_data: u64,
+        (changes, look): (&Changes, &Look),
         session: &mut Session,
-    ) {
-        let number = watched.number;
-        let followed = &mut watched.followed;
-        followed.serial += u64::from(changes.submissions);
-        let is_lossy = changes.missed_completions > 0;
-        let newest = followed.serial;
-        let skips = |taken: &Taken| u32::from(taken.sqe.flags) & IOSQE_CQE_SKIP_SUCCESS != 0;
-        followed.is_irregular |= changes.taken.iter().any(skips);
-        if is_lossy && changes.missed_submissions > 0 {
-            // Completions of unknown requests may bear the user data of known ones.
-            followed.requests.lost_until(followed.serial);
-            for serial in followed.requests.take_all_doubtful() {
-                self.tell(time_ns, number, Kind::LostSight, &LostSight { serial }, None, session);
-            }
-        }
-        let left = followed.in_flight(changes).map(|in_flight| in_flight + changes.posted.len());
-        let known = followed.requests.due() + changes.taken.len();
-        let mut surplus = left.map_or(usize::MAX, |left| known.saturating_sub(left));
-        for Taken { position, sqe } in &changes.taken {
-            let serial = newest - u64::from(changes.counters.sq_head.wrapping_sub(*position)) + 1;
-            if is_lossy && surplus > 0 {
-                followed.requests.lost_until(serial - 1);
-                if let Some(lost) = followed.requests.take_doubtful(sqe.user_data) {
-                    self.tell(time_ns, number, Kind::LostSight, &LostSight { serial: lost }, None, session);
-                    surplus -= 1;
-                }
-            }
-            let is_linked = followed.chain == Some(*position);
-            let links = u32::from(sqe.flags) & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0;
-            followed.chain = links.then(|| position.wrapping_add(1));
-            self.names(number, time_ns, sqe, session);
-            let behind = if is_linked { serial - 1 } else { 0 };
-            let file = if u32::from(sqe.flags) & IOSQE_FIXED_FILE == 0 { sqe.fd } else { -1 };
-            let body = Submitted { serial, sqe: *sqe.words(), behind, file, reserved: 0 };
-            self.tell(time_ns, number, Kind::Submitted, &body, None, session);
-            followed.requests.add(serial, sqe, None, moment);
-        }
-        if is_lossy {
-            followed.requests.lost_until(newest);
-            if let Some(left) = left {
-                self.lost(watched, left, session);
-            }
-        }
+    ) -> Option<Key> {
+        let followed = &watched.followed;
+        let mut waiting = changes.waiting.iter();
+        let taken = waiting.find(|waiting| {
+            waiting.sqe.user_data == user_data && !followed.foretold.contains(&waiting.position)
+        })?;
+        let serial = self.taken(watched, taken, look, session);
+        watched.followed.foretold.insert(taken.position);
+        watched.followed.requests.add(serial, &taken.sqe, None, look.before);
+        Some((user_data, serial))
     }
 
-    fn posted(&mut self, watched: &mut Watched, changes: &Changes, session: &mut Session) {
+    /// Counts what was missed. If completions were, gives up the oldest requests, until as many are left as are in flight.
+    fn give_up(&mut self, watched: &mut Watched, changes: &Changes, session: &mut Session) {
         let followed = &mut watched.followed;
-        for Posted { cqe, ready } in &changes.posted {
-            followed.is_irregular |= cqe.flags & (IORING_CQE_F_MORE | IORING_CQE_F_NOTIF) != 0;
-            let about = followed.requests.complete(followed.requests.find(cqe), cqe);
-            let Cqe { user_data, res, flags, big } = *cqe;
-            let body = Completed {
-                serial: about.serial,
-                user_data,
-                res,
-                flags,
-                big,
-                marks: about.marks | SAMPLED,
-                cq_ready: *ready,
-            };
-            self.tell(followed.looked.1, watched.number, Kind::Completed, &body, None, session);
-        }
-    }
-
-    /// Gives up requests that may be done, until so many are left.
-    fn lost(&mut self, watched: &mut Watched, left: usize, session: &mut Session) {
-        let time_ns = watched.followed.looked.1;
-        for serial in watched.followed.requests.take_doubtful_beyond(left) {
-            self.tell(time_ns, watched.number, Kind::LostSight, &LostSight { serial }, None, session);
+        followed.missed[0] += u64::from(changes.missed_submissions);
+        followed.missed[1] += u64::from(changes.missed_completions);
+        let head = changes.counters.sq_head;
+        followed.foretold.retain(|position| position.wrapping_sub(head) <= i32::MAX as u32);
+        if let Some(left) = followed.in_flight(changes).filter(|_| changes.missed_completions > 0) {
+            let mut keys = followed.requests.without_cqe(u64::MAX);
+            keys.sort_unstable_by_key(|key| key.1);
+            keys.truncate(keys.len().saturating_sub(left));
+            self.pass_by(watched, &keys, session);
         }
     }
 
@@ -353,7 +421,8 @@ impl Teller {
         let followed = &mut watched.followed;
         followed.told_missed_ns = now_ns();
         let missed = std::mem::take(&mut followed.missed);
-        for (count, why) in missed.into_iter().zip([UNSEEN_BETWEEN_LOOKS, UNSEEN_POSTED_BETWEEN_LOOKS]) {
+        let why = [UNSEEN_BETWEEN_LOOKS, UNSEEN_POSTED_BETWEEN_LOOKS, UNSEEN_REQUESTS_OF_COMPLETIONS];
+        for (count, why) in missed.into_iter().zip(why) {
             if count > 0 {
                 let time_ns = followed.told_missed_ns;
                 self.tell(time_ns, watched.number, Kind::Unseen, &Unseen { count, why }, None, session);
@@ -363,7 +432,6 @@ impl Teller {
 
     /// Tells that a ring has no descriptor in the process any more.
     fn ring_ended(&mut self, watched: &mut Watched, session: &mut Session) {
-        self.lost(watched, 0, session);
         self.missed(watched, session);
         let Followed { requests, cq_ready, .. } = &watched.followed;
         let body = RingEnded { in_flight: requests.due() as u64, cq_ready: *cq_ready, reserved: 0 };

@@ -8,7 +8,7 @@ use anyring_engine::abi::names::{CQE_FLAGS, SQE_FLAGS};
 use anyring_engine::support::{ENTER_FLAGS, FEATURES, SETUP_FLAGS};
 use anyring_trace::event::{
     Entered, Registered, RingFound, RingMade, UNSEEN_BETWEEN_LOOKS, UNSEEN_POSTED_BETWEEN_LOOKS,
-    UNSEEN_REAPED, UNSEEN_SQ_THREAD,
+    UNSEEN_REAPED, UNSEEN_REQUESTS_OF_COMPLETIONS, UNSEEN_SQ_THREAD,
 };
 use linux_raw_sys::io_uring::{IORING_CQE_BUFFER_SHIFT, IORING_CQE_F_BUFFER};
 use serde::Serialize;
@@ -467,6 +467,7 @@ impl Listener for Json {
                     UNSEEN_REAPED => "reaped",
                     UNSEEN_BETWEEN_LOOKS => "between_looks",
                     UNSEEN_POSTED_BETWEEN_LOOKS => "posted_between_looks",
+                    UNSEEN_REQUESTS_OF_COMPLETIONS => "requests_of_completions",
                     _ => "unknown",
                 };
                 self.line("unseen", place, Unseen { count: unseen.count, why });

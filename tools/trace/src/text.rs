@@ -5,8 +5,8 @@ use std::io;
 use std::rc::Rc;
 
 use anyring_trace::event::{
-    RingEnded, RingFound, UNSEEN_BETWEEN_LOOKS, UNSEEN_POSTED_BETWEEN_LOOKS, UNSEEN_REAPED, UNSEEN_SQ_THREAD,
-    Unseen,
+    RingEnded, RingFound, UNSEEN_BETWEEN_LOOKS, UNSEEN_POSTED_BETWEEN_LOOKS, UNSEEN_REAPED,
+    UNSEEN_REQUESTS_OF_COMPLETIONS, UNSEEN_SQ_THREAD, Unseen,
 };
 
 use crate::calls;
@@ -411,13 +411,14 @@ impl Text {
     }
 
     fn unseen(&mut self, unseen: &Unseen) {
-        let passed_by = match unseen.why {
-            UNSEEN_BETWEEN_LOOKS => Some("requests"),
-            UNSEEN_POSTED_BETWEEN_LOOKS => Some("completions"),
+        let by_looks = match unseen.why {
+            UNSEEN_BETWEEN_LOOKS => Some("requests not seen: they passed between two looks"),
+            UNSEEN_POSTED_BETWEEN_LOOKS => Some("completions not seen: they passed between two looks"),
+            UNSEEN_REQUESTS_OF_COMPLETIONS => Some("completions seen whose requests were not"),
             _ => None,
         };
-        if let Some(what) = passed_by {
-            let text = format!("{} {what} not seen: they passed between two looks", unseen.count);
+        if let Some(what) = by_looks {
+            let text = format!("{} {what}", unseen.count);
             return self.coloured(Colour::Yellow, |line| line.push_str(&text));
         }
         let why = match unseen.why {

@@ -61,8 +61,9 @@ fn watched() -> Stream {
     let lost = stream.submitted(sqe(READ), &[]);
     stream.posted(Completed { serial, res: 1, marks: LAST | SAMPLED, ..Completed::default() }, &[]);
     stream.put(Kind::LostSight, &LostSight { serial: lost }, &[]);
-    stream.put(Kind::Unseen, &Unseen { count: 2, why: UNSEEN_BETWEEN_LOOKS }, &[]);
-    stream.put(Kind::Unseen, &Unseen { count: 2, why: UNSEEN_POSTED_BETWEEN_LOOKS }, &[]);
+    for why in [UNSEEN_BETWEEN_LOOKS, UNSEEN_POSTED_BETWEEN_LOOKS, UNSEEN_REQUESTS_OF_COMPLETIONS] {
+        stream.put(Kind::Unseen, &Unseen { count: 2, why }, &[]);
+    }
     stream
 }
 

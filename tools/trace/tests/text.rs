@@ -549,7 +549,7 @@ fn watched() -> Stream {
     stream.posted(Completed { serial: seen, res: 3, marks: LAST | SAMPLED, ..Completed::default() }, &[]);
     stream.posted(Completed { user_data: 9, marks: LAST | SAMPLED, ..Completed::default() }, &[]);
     stream.put(Kind::LostSight, &LostSight { serial: lost }, &[]);
-    for why in [UNSEEN_BETWEEN_LOOKS, UNSEEN_POSTED_BETWEEN_LOOKS] {
+    for why in [UNSEEN_BETWEEN_LOOKS, UNSEEN_POSTED_BETWEEN_LOOKS, UNSEEN_REQUESTS_OF_COMPLETIONS] {
         stream.put(Kind::Unseen, &Unseen { count: 5, why }, &[]);
     }
     stream
@@ -565,6 +565,7 @@ fn a_ring_that_is_watched_from_outside() {
         " = ? [completion not seen]\n",
         " 5 requests not seen: they passed between two looks\n",
         " 5 completions not seen: they passed between two looks\n",
+        " 5 completions seen whose requests were not\n",
     ];
     for part in parts {
         assert!(text.contains(part), "{part} is missing in:\n{text}");

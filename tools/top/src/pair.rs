@@ -1,0 +1,242 @@
+//! Which completions belong to which requests, where some of both passed by unseen.
+//!
+//! Where nothing was missed, completions are those of the oldest request with their user data. Otherwise the requests and
+//! completions with some user data are taken to alternate: a program uses it again once its request has completed. Entries of both queues
+//! were seen up to the newest, so a pair is looked for from the end: the newest completion is the newest request's, if it was posted
+//! after that was taken. It was so if nothing is in flight, or if at least as many completions were posted before it as requests were taken
+//! before the request, for each request that was taken has one. Where it cannot be told, nothing is made a pair, and the request is doubtful
+//! from then on: in flight or not.
+
+use std::collections::HashMap;
+
+use anyring_kernel_trace::requests::{Key, Requests};
+
+use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
+
+use crate::follow::{Changes, Posted, Taken};
+
+/// The result for one look.
+#[derive(Debug, Default)]
+pub struct Pairs {
+    /// The request of each completion of the look, in order.
+    pub of_posted: Vec<Option<Key>>,
+    /// Requests that may have completed unseen.
+    pub lost: Vec<Key>,
+    /// Requests of which it is not known whether they are in flight.
+    pub doubtful: Vec<Key>,
+}
+
+/// The requests of earlier looks.
+#[derive(Clone, Copy)]
+pub struct Known<'a> {
+    /// All of them.
+    pub requests: &'a Requests,
+    /// The doubtful ones, by their user data.
+    pub doubtful: &'a HashMap<u64, u64>,
+}
+
+/// The events of a look with some user data, by their places in the look.
+#[derive(Default)]
+struct Bearing {
+    taken: Vec<usize>,
+    posted: Vec<usize>,
+}
+
+impl Pairs {
+    /// Pairs for a look that has missed something, or in which the user data of doubtful requests was used again. `serials` are the numbers of the requests that the
+    /// look has found. `is_regular`: each request has one completion, and no two requests in flight have the same user data.
+    pub fn found(changes: &Changes, known: Known<'_>, serials: &[u64], is_regular: bool) -> Pairs {
+        let mut pairs = Pairs { of_posted: vec![None; changes.posted.len()], ..Pairs::default() };
+        let first = serials.first().copied().unwrap_or(u64::MAX);
+        let mut all: HashMap<u64, Bearing> = HashMap::new();
+        for (place, taken) in changes.taken.iter().enumerate() {
+            all.entry(taken.sqe.user_data).or_default().taken.push(place);
+        }
+        for (place, posted) in changes.posted.iter().enumerate() {
+            all.entry(posted.cqe.user_data).or_default().posted.push(place);
+        }
+        for (user_data, mut bearing) in all {
+            let older: Vec<u64> = known.requests.bearing(user_data).collect();
+            pairs.pair_older(user_data, &older, &mut bearing, (changes, known));
+            // One that is taken this moment may have the newest completion.
+            let is_waiting = changes.waiting.iter().any(|waiting| waiting.sqe.user_data == user_data);
+            pairs.pair_new(user_data, serials, bearing, changes, is_regular && !is_waiting);
+        }
+        if changes.missed_completions > 0 && changes.missed_submissions > 0 {
+            // Completions of unknown requests may bear the user data of known ones.
+            pairs.lose(known.requests.without_cqe(first));
+        }
+        pairs
+    }
+
+    /// Finds the completion of a request of an earlier look, the first one if none was missed.
+    fn pair_older(
+        &mut self,
+        user_data: u64,
+        older: &[u64],
+        bearing: &mut Bearing,
+        (changes, known): (&Changes, Known<'_>),
+    ) {
+        let is_only = changes.missed_submissions == 0 && bearing.taken.is_empty();
+        for key in older.iter().map(|&serial| (user_data, serial)) {
+            let is_doubtful = known.doubtful.get(&user_data) == Some(&key.1);
+            let is_first = changes.missed_completions == 0 && !is_doubtful;
+            let lives_on = known.requests.is_multishot(key) && bearing.taken.is_empty();
+            if (is_first || is_only || lives_on) && !bearing.posted.is_empty() {
+                // Of a request with several completions, all of them.
+                let is_last = |place: &usize| changes.posted[*place].cqe.flags & IORING_CQE_F_MORE == 0;
+                let last = bearing.posted.iter().position(is_last).unwrap_or(bearing.posted.len() - 1);
+                bearing.posted.drain(..=last).for_each(|posted| self.of_posted[posted] = Some(key));
+            } else if !(is_first || bearing.taken.is_empty() && bearing.posted.is_empty()) {
+                self.lost.push(key);
+            }
+        }
+    }
+
+    /// Finds the completions of the requests of this look, from the newest one on.
+    fn pair_new(
+        &mut self,
+        user_data: u64,
+        serials: &[u64],
+        mut bearing: Bearing,
+        changes: &Changes,
+        is_regular: bool,
+    ) {
+        let Some(&newest) = bearing.taken.last() else { return };
+        let is_done = bearing.posted.last().is_some_and(|&last| {
+            is_regular && is_after(&changes.posted[last], &changes.taken[newest], changes)
+        });
+        if !is_done {
+            bearing.taken.pop();
+            if !bearing.posted.is_empty() || changes.missed_completions > 0 {
+                self.doubtful.push((user_data, serials[newest]));
+            }
+            bearing.posted.clear();
+        }
+        while let Some(taken) = bearing.taken.pop() {
+            let key = (user_data, serials[taken]);
+            match bearing.posted.pop() {
+                Some(posted) => self.of_posted[posted] = Some(key),
+                None => self.lost.push(key),
+            }
+        }
+    }
+
+    fn lose(&mut self, keys: Vec<Key>) {
+        let is_paired = |key: &Key| self.lost.contains(key) || self.of_posted.contains(&Some(*key));
+        let lost: Vec<Key> = keys.into_iter().filter(|key| !is_paired(key)).collect();
+        self.lost.extend(lost);
+    }
+}
+
+/// True if a completion was posted after a request was taken, for certain.
+fn is_after(posted: &Posted, taken: &Taken, changes: &Changes) -> bool {
+    let counters = &changes.counters;
+    let before = taken.position.wrapping_sub(counters.dropped);
+    let has_none = counters.in_flight() == Some(0) && counters.sq_ready() == 0;
+    has_none || posted.position.wrapping_sub(before) <= i32::MAX as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geometry::Counters;
+    use anyring_engine::abi::Sqe;
+    use anyring_engine::queue::Cqe;
+    use anyring_engine::request::trace::Moment;
+
+    /// A look that has found requests and completions with this user data, up to these positions.
+    fn look(taken: &[u64], sq_head: u32, posted: &[u64], cq_tail: u32) -> Changes {
+        let position = |end: u32, count: usize, place: usize| end - (count - place) as u32;
+        let taken_at = |(place, &user_data)| Taken {
+            position: position(sq_head, taken.len(), place),
+            sqe: Sqe { user_data, ..Sqe::EMPTY },
+        };
+        let posted_at = |(place, &user_data)| Posted {
+            position: position(cq_tail, posted.len(), place),
+            cqe: Cqe { user_data, ..Cqe::default() },
+            ready: 0,
+        };
+        Changes {
+            counters: Counters { sq_head, cq_tail, ..Counters::default() },
+            taken: taken.iter().enumerate().map(taken_at).collect(),
+            posted: posted.iter().enumerate().map(posted_at).collect(),
+            missed_submissions: 10,
+            missed_completions: 10,
+            ..Changes::default()
+        }
+    }
+
+    /// The number of the request of each completion, 0 for none; and the requests that are lost.
+    fn pairs(changes: &Changes, older: &[(u64, u64)], is_regular: bool) -> (Vec<u64>, Vec<u64>) {
+        let mut known = Requests::new();
+        for &(user_data, serial) in older {
+            known.add(serial, &Sqe { user_data, ..Sqe::EMPTY }, None, Moment::now());
+        }
+        let serials: Vec<u64> = changes.taken.iter().map(|taken| u64::from(taken.position) + 1).collect();
+        let doubtful = HashMap::new();
+        let known = Known { requests: &known, doubtful: &doubtful };
+        let pairs = Pairs::found(changes, known, &serials, is_regular);
+        let mut lost: Vec<u64> = pairs.lost.iter().map(|key| key.1).collect();
+        lost.sort_unstable();
+        (pairs.of_posted.iter().map(|key| key.map_or(0, |key| key.1)).collect(), lost)
+    }
+
+    #[test]
+    fn from_the_newest_one_on() {
+        // Nothing is in flight: the first completion is that of a request that was not seen.
+        let changes = look(&[7, 7, 8], 100, &[7, 7, 7, 8], 100);
+        assert_eq!(pairs(&changes, &[], true), (vec![0, 98, 99, 100], vec![]));
+        // More requests than completions: the oldest one's was not seen.
+        let changes = look(&[7, 7, 8], 100, &[7, 8], 100);
+        assert_eq!(pairs(&changes, &[], true), (vec![99, 100], vec![98]));
+    }
+
+    #[test]
+    fn what_may_be_in_flight_has_no_pair() {
+        // The completion was posted as the 90th, and the request taken as the 100th: it may be that of one before.
+        let changes = look(&[7], 100, &[7], 90);
+        assert_eq!(pairs(&changes, &[], true), (vec![0], vec![]));
+        // The request was taken as the 88th.
+        let mut changes = look(&[7], 100, &[7], 90);
+        changes.taken[0].position = 87;
+        assert_eq!(pairs(&changes, &[], true), (vec![88], vec![]));
+        assert_eq!(pairs(&changes, &[], false), (vec![0], vec![]));
+    }
+
+    #[test]
+    fn requests_of_earlier_looks() {
+        let older = [(7, 50), (9, 51)];
+        // Of both something was missed: what is known may be done.
+        let mut changes = look(&[8], 100, &[7], 99);
+        assert_eq!(pairs(&changes, &older, true), (vec![0], vec![50, 51]));
+        // All requests were seen: there is no other one with this user data.
+        changes.missed_submissions = 0;
+        assert_eq!(pairs(&changes, &older, true), (vec![50], vec![]));
+        // All completions were seen.
+        changes = look(&[7], 100, &[7, 7], 100);
+        changes.missed_completions = 0;
+        assert_eq!(pairs(&changes, &older, true), (vec![50, 100], vec![]));
+    }
+
+    #[test]
+    fn a_doubtful_request_has_a_completion_only_if_no_other_can() {
+        let mut requests = Requests::new();
+        requests.add(50, &Sqe { user_data: 7, ..Sqe::EMPTY }, None, Moment::now());
+        let doubtful = HashMap::from([(7, 50)]);
+        let known = Known { requests: &requests, doubtful: &doubtful };
+        let lossless = |mut changes: Changes| {
+            (changes.missed_submissions, changes.missed_completions) = (0, 0);
+            let serials: Vec<u64> = changes.taken.iter().map(|taken| u64::from(taken.position) + 1).collect();
+            Pairs::found(&changes, known, &serials, true)
+        };
+        let pairs = lossless(look(&[8], 100, &[7], 99));
+        assert_eq!((pairs.of_posted, pairs.lost), (vec![Some((7, 50))], vec![]));
+        // The completion may be that of the new one, too.
+        let pairs = lossless(look(&[7], 100, &[7], 99));
+        assert_eq!(
+            (pairs.of_posted, pairs.lost, pairs.doubtful),
+            (vec![None], vec![(7, 50)], vec![(7, 100)])
+        );
+    }
+}
