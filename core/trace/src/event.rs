@@ -288,6 +288,9 @@ pub const UNMAPPED: u32 = 1 << 5;
 /// completed before the one that is told.
 pub const SAMPLED: u32 = 1 << 6;
 
+/// The request was submitted before the moment that was told: the trace began later.
+pub const EARLIER: u32 = 1 << 7;
+
 /// Of the data of a request, so many bytes are looked at for changes: all of shorter data, and of longer data spots from its
 /// beginning to its end.
 pub const SUMMED_BYTES: usize = 1024;

@@ -213,6 +213,22 @@ fn requests_have_lines_until_the_process_ends() {
     }
 }
 
+/// Requests that were in flight when the trace began are known by what is left of them in the queue.
+#[test]
+fn requests_of_before_the_trace_are_shown_when_they_complete() {
+    for engine in engines() {
+        let mut program = Program::start(engine, &["waits"]);
+        let trace = Trace::start(&program, &[]);
+        trace.waits_for(" found: ");
+        program.go_on();
+        let text = trace.waits_for("user_data=0x2) = 8 <at least ");
+        assert_eq!(text.matches(" READ(").count(), 3, "{text}");
+        assert!(text.contains(" #1 ") && text.contains("<pipe:["), "{text}");
+        program.end();
+        trace.end();
+    }
+}
+
 #[test]
 fn a_trace_ends_after_so_many_results() {
     for engine in engines() {

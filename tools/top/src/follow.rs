@@ -41,6 +41,8 @@ pub struct Posted {
 pub struct Changes {
     /// The state of the queues.
     pub counters: Counters,
+    /// At the first look, requests of before, in order, as far as the queue reaches back.
+    pub earlier: Vec<Taken>,
     /// Requests, in order.
     pub taken: Vec<Taken>,
     /// Requests that wait to be taken; they may have been taken, if that is not said yet.
@@ -126,6 +128,12 @@ impl Follower {
         (self.taken, self.found) = (counters.sq_head, counters.cq_tail);
         (submissions, completions)
     }
+}
+
+/// Requests that were taken before, as far as the queue reaches back.
+pub fn earlier(memory: &Memory) -> Vec<Taken> {
+    let counters = memory.counters();
+    copy_taken(memory, &counters, counters.sq_head.min(counters.sq_entries))
 }
 
 /// How far back from the tail entries are what they were.

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use crate::fdinfo;
 use crate::find::{Engine, Found};
-use crate::follow::{Changes, Follower};
+use crate::follow::{self, Changes, Follower};
 use crate::geometry::{Counters, Geometry, Memory};
 use crate::process::Process;
 use crate::refusal::{Refusal, Step};
@@ -92,8 +92,13 @@ impl Ring {
             Ok(memory) => {
                 self.access = Access::Memory;
                 self.geometry = Some(*memory.geometry());
+                let is_first = self.follower.is_none();
                 let follower = self.follower.get_or_insert_with(|| begun(self.since, &memory.counters()));
-                Ok(Some(follower.look(&memory)))
+                let mut changes = follower.look(&memory);
+                if is_first && self.since == Since::FirstLook {
+                    changes.earlier = follow::earlier(&memory);
+                }
+                Ok(Some(changes))
             }
             Err(error) => {
                 drop(taken);

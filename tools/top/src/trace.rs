@@ -5,35 +5,25 @@
 //! something passed by, completions are attributed to requests only as far as that is certain (`pair`); requests whose completion may
 //! be among those that were missed are told as lost ([`LostSight`]).
 
-use std::collections::{HashMap, HashSet};
+mod followed;
+mod teller;
+
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use anyring_engine::abi::{IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_HARDLINK, IOSQE_IO_LINK, Sqe};
-use anyring_engine::ops;
-use anyring_engine::queue::Cqe;
-use anyring_engine::request::shown::Kind as Argument;
-use anyring_engine::request::trace::Moment;
-use anyring_kernel_trace::requests::{Key, Requests};
-use anyring_trace::event::{
-    Attachment, Completed, Content, ENGINE_KERNEL, ENGINE_USER, Ended, Event, FileNamed, Head, Kind,
-    LostSight, Plain, RingEnded, RingFound, SAMPLED, Submitted, UNSEEN_BETWEEN_LOOKS,
-    UNSEEN_POSTED_BETWEEN_LOOKS, UNSEEN_REQUESTS_OF_COMPLETIONS, Unseen, padded,
-};
+use anyring_trace::event::{Ended, Kind};
 use anyring_tracer::Session;
-use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF};
 
-use crate::find::{self, Engine, Found, Identity};
-use crate::follow::{Changes, Posted, Taken};
-use crate::pair::{Known, Pairs};
-use crate::process::{self, Process};
+use crate::find::{self, Found, Identity};
+use crate::follow::Changes;
+use crate::process::Process;
 use crate::refusal::{Refusal, Step};
 use crate::ring::{Ring, Since};
+use followed::Followed;
+use teller::Teller;
 
 /// How often rings are looked for.
 const SEARCH_NS: u64 = 100_000_000;
-/// How often the number of what passed by is told.
-const UNSEEN_NS: u64 = 1_000_000_000;
 
 /// A process whose rings are watched.
 pub struct Watch {
@@ -65,48 +55,6 @@ struct Watched {
     followed: Followed,
 }
 
-/// The state of what was told of a ring.
-struct Followed {
-    requests: Requests,
-    /// How many requests were taken from the queue before the last look.
-    serial: u64,
-    /// The position behind the last request, if the next one is linked to it.
-    chain: Option<u32>,
-    /// A request may have several completions, or none: then the counters do not say how many are in flight.
-    is_irregular: bool,
-    /// Two requests that are in flight have had the same user data.
-    is_ambiguous: bool,
-    /// The process has no descriptor of the ring any more.
-    is_gone: bool,
-    /// When the last look was.
-    looked: (Moment, u64),
-    /// Requests and completions that passed by, and completions whose requests did, all of which were not told of yet.
-    missed: [u64; 3],
-    /// Requests of which it is not known whether they are in flight: their numbers by their user data.
-    doubtful: HashMap<u64, u64>,
-    /// Positions of requests whose completions came before the queue's head said that they were taken.
-    foretold: HashSet<u32>,
-    told_missed_ns: u64,
-    cq_ready: u32,
-}
-
-/// The moment of a look, and what is needed of its findings.
-struct Look {
-    sq_head: u32,
-    /// The moment of the look before.
-    before: Moment,
-    before_ns: u64,
-}
-
-/// Makes events.
-struct Teller {
-    process: u32,
-    names: HashMap<RawFd, String>,
-    /// Descriptors whose names were looked at in this look.
-    named: HashSet<RawFd>,
-    record: Vec<u8>,
-}
-
 impl Watch {
     /// Begins to watch a process.
     ///
@@ -115,8 +63,7 @@ impl Watch {
     pub fn new(process: u32) -> Result<Watch, Refusal> {
         let process = Process::open(process)?;
         process.check_rights()?;
-        let (names, named) = (HashMap::new(), HashSet::new());
-        let teller = Teller { process: process.id(), names, named, record: Vec::new() };
+        let teller = Teller::new(process.id());
         Ok(Watch {
             process,
             teller,
@@ -228,268 +175,6 @@ impl Watched {
         let Some(found) = descriptors.iter().find(is_same) else { return Ok(None) };
         self.ring.found_again(*found);
         self.ring.look(process)
-    }
-}
-
-impl Followed {
-    /// Of a ring whose first look found these changes.
-    fn new(changes: &Changes) -> Followed {
-        let counters = &changes.counters;
-        Followed {
-            requests: Requests::new(),
-            serial: u64::from(counters.sq_head.wrapping_sub(changes.submissions)),
-            chain: None,
-            is_irregular: false,
-            is_ambiguous: false,
-            is_gone: false,
-            looked: (Moment::now(), now_ns()),
-            missed: [0; 3],
-            doubtful: HashMap::new(),
-            foretold: HashSet::new(),
-            told_missed_ns: now_ns(),
-            cq_ready: 0,
-        }
-    }
-
-    /// Notes whether requests have several completions, or none.
-    fn note_irregularities(&mut self, changes: &Changes) {
-        let several = IORING_CQE_F_MORE | IORING_CQE_F_NOTIF;
-        let skips = |taken: &Taken| u32::from(taken.sqe.flags) & IOSQE_CQE_SKIP_SUCCESS != 0;
-        self.is_irregular |= changes.taken.iter().any(skips);
-        self.is_irregular |= changes.posted.iter().any(|posted| posted.cqe.flags & several != 0);
-    }
-
-    /// True if user data of doubtful requests was used again.
-    fn meets_doubtful(&self, changes: &Changes) -> bool {
-        changes.taken.iter().any(|taken| self.doubtful.contains_key(&taken.sqe.user_data))
-    }
-
-    /// Notes whether requests that are in flight have the same user data.
-    fn note_ambiguity(&mut self, changes: &Changes) {
-        let is_shared = |taken: &Taken| self.requests.bearing(taken.sqe.user_data).count() > 1;
-        self.is_ambiguous |= changes.taken.iter().any(is_shared);
-    }
-
-    /// How many requests are in flight, where the counters say so.
-    fn in_flight(&self, changes: &Changes) -> Option<usize> {
-        changes.counters.in_flight().filter(|_| !self.is_irregular).map(|count| count as usize)
-    }
-}
-
-impl Teller {
-    /// Tells of a ring that was found.
-    fn found(&mut self, watched: &Watched, changes: &Changes, session: &mut Session) {
-        let Changes { counters, submissions, completions, .. } = changes;
-        let found = watched.ring.found();
-        let body = RingFound {
-            fd: found.fd,
-            engine: if found.engine == Engine::User { ENGINE_USER } else { ENGINE_KERNEL },
-            sq_entries: counters.sq_entries,
-            cq_entries: counters.cq_entries,
-            submitted: counters.sq_head.wrapping_sub(*submissions),
-            posted: counters.cq_tail.wrapping_sub(*completions),
-        };
-        self.tell(now_ns(), watched.number, Kind::RingFound, &body, None, session);
-    }
-
-    /// Tells what a look has found.
-    fn changes(&mut self, watched: &mut Watched, mut changes: Changes, session: &mut Session) {
-        let followed = &mut watched.followed;
-        let (before, before_ns) = std::mem::replace(&mut followed.looked, (Moment::now(), now_ns()));
-        let look = Look { sq_head: changes.counters.sq_head, before, before_ns };
-        followed.cq_ready = changes.counters.cq_ready();
-        followed.serial += u64::from(changes.submissions);
-        followed.note_irregularities(&changes);
-        changes.taken.retain(|taken| !followed.foretold.remove(&taken.position));
-        self.named.clear();
-        let serials: Vec<u64> =
-            changes.taken.iter().map(|taken| self.taken(watched, taken, &look, session)).collect();
-        let followed = &mut watched.followed;
-        let is_lossy = changes.missed_submissions + changes.missed_completions > 0;
-        let is_uncertain = is_lossy || followed.meets_doubtful(&changes);
-        let pairs = is_uncertain.then(|| {
-            let is_regular = followed.in_flight(&changes).is_some() && !followed.is_ambiguous;
-            let known = Known { requests: &followed.requests, doubtful: &followed.doubtful };
-            Pairs::found(&changes, known, &serials, is_regular)
-        });
-        for (taken, serial) in changes.taken.iter().zip(serials) {
-            followed.requests.add(serial, &taken.sqe, None, before);
-        }
-        if let Some(pairs) = pairs {
-            self.pass_by(watched, &pairs.lost, session);
-            for (posted, key) in changes.posted.iter().zip(pairs.of_posted) {
-                self.posted(watched, posted, key, session);
-            }
-            watched.followed.doubtful.extend(pairs.doubtful);
-        } else {
-            for posted in &changes.posted {
-                let known = watched.followed.requests.find(&posted.cqe);
-                let key = known
-                    .or_else(|| self.foretold(watched, posted.cqe.user_data, (&changes, &look), session));
-                self.posted(watched, posted, key, session);
-            }
-            watched.followed.note_ambiguity(&changes);
-        }
-        self.give_up(watched, &changes, session);
-        if watched.followed.looked.1 - watched.followed.told_missed_ns >= UNSEEN_NS {
-            self.missed(watched, session);
-        }
-    }
-
-    /// Tells of a request that was taken; its number.
-    fn taken(&mut self, watched: &mut Watched, taken: &Taken, look: &Look, session: &mut Session) -> u64 {
-        let (number, followed) = (watched.number, &mut watched.followed);
-        let Taken { position, sqe } = taken;
-        let behind_head = i64::from(position.wrapping_sub(look.sq_head) as i32);
-        let serial = (followed.serial + 1).wrapping_add_signed(behind_head);
-        let is_linked = followed.chain == Some(*position);
-        let links = u32::from(sqe.flags) & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0;
-        followed.chain = links.then(|| position.wrapping_add(1));
-        self.names(number, look.before_ns, sqe, session);
-        let behind = if is_linked { serial - 1 } else { 0 };
-        let file = if u32::from(sqe.flags) & IOSQE_FIXED_FILE == 0 { sqe.fd } else { -1 };
-        let body = Submitted { serial, sqe: *sqe.words(), behind, file, reserved: 0 };
-        self.tell(look.before_ns, number, Kind::Submitted, &body, None, session);
-        serial
-    }
-
-    /// Tells of requests that were lost sight of.
-    fn pass_by(&mut self, watched: &mut Watched, keys: &[Key], session: &mut Session) {
-        for key in keys {
-            watched.followed.doubtful.remove(&key.0);
-            if let Some(serial) = watched.followed.requests.forget(*key) {
-                let (time_ns, ring) = (watched.followed.looked.1, watched.number);
-                self.tell(time_ns, ring, Kind::LostSight, &LostSight { serial }, None, session);
-            }
-        }
-    }
-
-    /// Tells of a completion, of a request if it is known.
-    fn posted(&mut self, watched: &mut Watched, posted: &Posted, key: Option<Key>, session: &mut Session) {
-        let (followed, ring) = (&mut watched.followed, watched.number);
-        let Posted { cqe, ready, .. } = posted;
-        let about = followed.requests.complete(key, cqe);
-        key.and_then(|key| followed.doubtful.remove(&key.0));
-        let Cqe { user_data, res, flags, big } = *cqe;
-        if about.serial == 0 {
-            followed.missed[2] += 1;
-            if res >= 0 {
-                return;
-            }
-        }
-        let marks = about.marks | SAMPLED;
-        let body = Completed { serial: about.serial, user_data, res, flags, big, marks, cq_ready: *ready };
-        self.tell(followed.looked.1, ring, Kind::Completed, &body, None, session);
-    }
-
-    /// Tells of a request that the queue's head does not say to be taken, because its completion was posted; its key.
-    fn foretold(
-        &mut self,
-        watched: &mut Watched,
-        user_data: u64,
-        (changes, look): (&Changes, &Look),
-        session: &mut Session,
-    ) -> Option<Key> {
-        let followed = &watched.followed;
-        let mut waiting = changes.waiting.iter();
-        let taken = waiting.find(|waiting| {
-            waiting.sqe.user_data == user_data && !followed.foretold.contains(&waiting.position)
-        })?;
-        let serial = self.taken(watched, taken, look, session);
-        watched.followed.foretold.insert(taken.position);
-        watched.followed.requests.add(serial, &taken.sqe, None, look.before);
-        Some((user_data, serial))
-    }
-
-    /// Counts what was missed. If completions were, gives up the oldest requests, until as many are left as are in flight.
-    fn give_up(&mut self, watched: &mut Watched, changes: &Changes, session: &mut Session) {
-        let followed = &mut watched.followed;
-        followed.missed[0] += u64::from(changes.missed_submissions);
-        followed.missed[1] += u64::from(changes.missed_completions);
-        let head = changes.counters.sq_head;
-        followed.foretold.retain(|position| position.wrapping_sub(head) <= i32::MAX as u32);
-        if let Some(left) = followed.in_flight(changes).filter(|_| changes.missed_completions > 0) {
-            let mut keys = followed.requests.without_cqe(u64::MAX);
-            keys.sort_unstable_by_key(|key| key.1);
-            keys.truncate(keys.len().saturating_sub(left));
-            self.pass_by(watched, &keys, session);
-        }
-    }
-
-    /// Tells how much passed by since that was told last.
-    fn missed(&mut self, watched: &mut Watched, session: &mut Session) {
-        let followed = &mut watched.followed;
-        followed.told_missed_ns = now_ns();
-        let missed = std::mem::take(&mut followed.missed);
-        let why = [UNSEEN_BETWEEN_LOOKS, UNSEEN_POSTED_BETWEEN_LOOKS, UNSEEN_REQUESTS_OF_COMPLETIONS];
-        for (count, why) in missed.into_iter().zip(why) {
-            if count > 0 {
-                let time_ns = followed.told_missed_ns;
-                self.tell(time_ns, watched.number, Kind::Unseen, &Unseen { count, why }, None, session);
-            }
-        }
-    }
-
-    /// Tells that a ring has no descriptor in the process any more.
-    fn ring_ended(&mut self, watched: &mut Watched, session: &mut Session) {
-        self.missed(watched, session);
-        let Followed { requests, cq_ready, .. } = &watched.followed;
-        let body = RingEnded { in_flight: requests.due() as u64, cq_ready: *cq_ready, reserved: 0 };
-        self.tell(now_ns(), watched.number, Kind::RingEnded, &body, None, session);
-        watched.followed.is_gone = true;
-    }
-
-    /// Tells the names of the files of a request, where they have changed.
-    fn names(&mut self, ring: u32, time_ns: u64, sqe: &Sqe, session: &mut Session) {
-        let arguments = ops::lookup(sqe.opcode).arguments.iter();
-        let is_registered = u32::from(sqe.flags) & IOSQE_FIXED_FILE != 0;
-        for argument in arguments.filter(|argument| argument.applies(sqe)) {
-            let fd = argument.field.value(sqe) as RawFd;
-            let is_file = match argument.kind {
-                Argument::File => !is_registered,
-                Argument::Descriptor => true,
-                Argument::SecondFile(registered) => sqe.op_flags & registered == 0,
-                _ => false,
-            };
-            if !is_file || fd < 0 || !self.named.insert(fd) {
-                continue;
-            }
-            let name = process::target(self.process, fd).unwrap_or_default();
-            if self.names.get(&fd) != Some(&name) {
-                let body = FileNamed { fd, reserved: 0 };
-                self.tell(time_ns, ring, Kind::FileNamed, &body, Some(name.as_bytes()), session);
-                self.names.insert(fd, name);
-            }
-        }
-    }
-
-    /// Hands an event on, with a path if it has one.
-    fn tell<T: Plain>(
-        &mut self,
-        time_ns: u64,
-        ring: u32,
-        kind: Kind,
-        body: &T,
-        path: Option<&[u8]>,
-        session: &mut Session,
-    ) {
-        let (process, attachments) = (self.process, u16::from(path.is_some()));
-        let head = Head { time_ns, process, thread: 0, ring, kind: kind as u16, attachments };
-        let record = &mut self.record;
-        record.clear();
-        record.extend_from_slice(head.bytes());
-        record.extend_from_slice(body.bytes());
-        if let Some(path) = path {
-            let kept = path.len() as u32;
-            let content = Content::Path as u16;
-            let attachment = Attachment { address: 0, length: path.len() as u64, kept, content, index: 0 };
-            record.extend_from_slice(attachment.bytes());
-            record.extend_from_slice(path);
-            record.resize(record.len() + padded(path.len()) - path.len(), 0);
-        }
-        if let Some(event) = Event::parse(record) {
-            session.event(&event);
-        }
     }
 }
 

@@ -222,6 +222,8 @@ struct Finish {
     overflowed: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     sampled: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    submitted_earlier: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<&'static str>,
     cq_ready: u32,
@@ -284,6 +286,7 @@ fn finish(completion: &Completion, request: Option<&Request>) -> Finish {
         skipped: completion.is_skipped(),
         overflowed: completion.has_overflowed(),
         sampled: completion.is_sampled(),
+        submitted_earlier: completion.is_of_earlier(),
         memory: completion.harm().map(|harm| match harm {
             Harm::Changed => "changed",
             Harm::Unmapped => "unmapped",

@@ -14,8 +14,8 @@ use anyring_engine::ops;
 use anyring_engine::request::op::{Caps, Op};
 use anyring_engine::request::shown::{Kind, When};
 use anyring_trace::event::{
-    self, Body, CHANGED, Content, ENGINE_KERNEL, Entered, Event, LAST, OVERFLOWED, Registered, RingEnded,
-    RingFound, RingMade, SAMPLED, SKIPPED, Step, Submitted, UNMAPPED, Unseen,
+    self, Body, CHANGED, Content, EARLIER, ENGINE_KERNEL, Entered, Event, LAST, OVERFLOWED, Registered,
+    RingEnded, RingFound, RingMade, SAMPLED, SKIPPED, Step, Submitted, UNMAPPED, Unseen,
 };
 use linux_raw_sys::errno::{ECANCELED, ETIME};
 use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF};
@@ -268,6 +268,11 @@ impl Completion {
     /// True if it was seen by a look now and then: the latency is an upper bound.
     pub fn is_sampled(&self) -> bool {
         self.marks & SAMPLED != 0
+    }
+
+    /// True if its request was submitted before the trace began: the latency is a lower bound.
+    pub fn is_of_earlier(&self) -> bool {
+        self.marks & EARLIER != 0
     }
 
     /// True if it found the completion queue full.

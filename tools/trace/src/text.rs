@@ -220,11 +220,15 @@ impl Text {
         }
     }
 
-    /// ` <12us>`; ` <up to 12us>` where that is the time between two looks.
+    /// ` <12us>`; ` <up to 12us>` where that is the time between two looks, ` <at least 12us>` where the beginning was not seen.
     fn latency(&mut self, request: &Request, completion: &Completion) {
         let latency_ns = request.latency_ns(completion);
         self.coloured(Colour::Dim, |line| {
-            line.push_str(if completion.is_sampled() { " <up to " } else { " <" });
+            line.push_str(match completion {
+                _ if completion.is_of_earlier() => " <at least ",
+                _ if completion.is_sampled() => " <up to ",
+                _ => " <",
+            });
             quote::duration(line, latency_ns);
             line.push('>');
         });

@@ -59,7 +59,7 @@ fn watched() -> Stream {
     stream.put(Kind::RingFound, &RingFound { fd: 7, engine: ENGINE_KERNEL, ..RingFound::default() }, &[]);
     let serial = stream.submitted(sqe(READ), &[]);
     let lost = stream.submitted(sqe(READ), &[]);
-    stream.posted(Completed { serial, res: 1, marks: LAST | SAMPLED, ..Completed::default() }, &[]);
+    stream.posted(Completed { serial, res: 1, marks: LAST | SAMPLED | EARLIER, ..Completed::default() }, &[]);
     stream.put(Kind::LostSight, &LostSight { serial: lost }, &[]);
     for why in [UNSEEN_BETWEEN_LOOKS, UNSEEN_POSTED_BETWEEN_LOOKS, UNSEEN_REQUESTS_OF_COMPLETIONS] {
         stream.put(Kind::Unseen, &Unseen { count: 2, why }, &[]);

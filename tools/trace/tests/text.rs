@@ -546,6 +546,9 @@ fn watched() -> Stream {
     stream.put(Kind::RingFound, &found, &[]);
     let seen = stream.submitted(sqe(READ), &[]);
     let lost = stream.submitted(sqe(WRITE), &[]);
+    let earlier = stream.submitted(sqe(ACCEPT), &[]);
+    let marks = LAST | SAMPLED | EARLIER;
+    stream.posted(Completed { serial: earlier, res: 9, marks, ..Completed::default() }, &[]);
     stream.posted(Completed { serial: seen, res: 3, marks: LAST | SAMPLED, ..Completed::default() }, &[]);
     stream.posted(Completed { user_data: 9, marks: LAST | SAMPLED, ..Completed::default() }, &[]);
     stream.put(Kind::LostSight, &LostSight { serial: lost }, &[]);
@@ -560,7 +563,8 @@ fn a_ring_that_is_watched_from_outside() {
     let text = watched().text();
     let parts = [
         " found: descriptor 7, user engine, 8 SQ entries, 16 CQ entries; before: 41 submitted, 40 completed\n",
-        " = 3 <up to 2.000us>\n",
+        " = 9 <at least 1.000us>\n",
+        " = 3 <up to 4.000us>\n",
         " CQE user_data=0x9 = 0 (its submission was not seen)\n",
         " = ? [completion not seen]\n",
         " 5 requests not seen: they passed between two looks\n",

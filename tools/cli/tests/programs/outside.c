@@ -50,8 +50,8 @@ static void busy(struct ring *ring) {
     }
 }
 
-/* Three reads of an empty pipe, a queue of entries that nobody submits, and completions that nobody reaps. */
-static void stuck(struct ring *ring) {
+/* Three reads of an empty pipe; the other end of the pipe. */
+static int submit_reads(struct ring *ring) {
     int pipes[2];
     static char buffer[8];
     CHECK(pipe(pipes) == 0);
@@ -61,9 +61,26 @@ static void stuck(struct ring *ring) {
         waiting->addr = (uintptr_t)buffer;
         waiting->len = sizeof buffer;
     }
+    CHECK(ring_enter(ring->fd, 3, 0, 0) == 3);
+    return pipes[1];
+}
+
+/* Reads that are in flight, and complete at the next line of input. */
+static void waits(struct ring *ring) {
+    int full = submit_reads(ring);
+    ready();
+    wait_for_input();
+    CHECK(write(full, "eight by", 8) == 8 && write(full, "eight by", 8) == 8 && write(full, "eight by", 8) == 8);
+    CHECK(ring_enter(ring->fd, 0, 3, IORING_ENTER_GETEVENTS) == 0);
+    wait_for_input();
+}
+
+/* Reads that are in flight, a queue of entries that nobody submits, and completions that nobody reaps. */
+static void stuck(struct ring *ring) {
+    submit_reads(ring);
     for (int entry = 0; entry < 5; entry++)
         ring_entry(ring, IORING_OP_NOP, 10 + entry);
-    CHECK(ring_enter(ring->fd, 8, 5, IORING_ENTER_GETEVENTS) == 8);
+    CHECK(ring_enter(ring->fd, 5, 5, IORING_ENTER_GETEVENTS) == 5);
     for (int entry = 0; entry < ENTRIES; entry++)
         ring_entry(ring, IORING_OP_NOP, 20 + entry);
     ready();
@@ -107,6 +124,8 @@ int main(int count, char **words) {
     if (!strcmp(way, "busy")) {
         ready();
         busy(&ring);
+    } else if (!strcmp(way, "waits")) {
+        waits(&ring);
     } else if (!strcmp(way, "stuck")) {
         stuck(&ring);
     } else if (!strcmp(way, "overflows")) {

@@ -1,0 +1,89 @@
+//! The state of what was told of a ring that is watched.
+
+use std::collections::{HashMap, HashSet};
+
+use anyring_engine::abi::IOSQE_CQE_SKIP_SUCCESS;
+use anyring_engine::request::trace::Moment;
+use anyring_kernel_trace::requests::Requests;
+use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF};
+
+use super::now_ns;
+use crate::follow::{Changes, Taken};
+
+/// The state of what was told of a ring.
+pub struct Followed {
+    pub requests: Requests,
+    /// How many requests were taken from the queue before the last look.
+    pub serial: u64,
+    /// The position behind the last request, if the next one is linked to it.
+    pub chain: Option<u32>,
+    /// A request may have several completions, or none: then the counters do not say how many are in flight.
+    pub is_irregular: bool,
+    /// Two requests that are in flight have had the same user data.
+    pub is_ambiguous: bool,
+    /// The process has no descriptor of the ring any more.
+    pub is_gone: bool,
+    /// When the last look was.
+    pub looked: (Moment, u64),
+    /// Requests and completions that passed by, and completions whose requests did, all of which were not told of yet.
+    pub missed: [u64; 3],
+    /// Requests of which it is not known whether they are in flight: their numbers by their user data.
+    pub doubtful: HashMap<u64, u64>,
+    /// Requests of before the trace that may be in flight, the newest with each user data.
+    pub earlier: HashMap<u64, Taken>,
+    /// The numbers of those whose completions came.
+    pub earlier_serials: HashSet<u64>,
+    pub begun_ns: u64,
+    /// Positions of requests whose completions came before the queue's head said that they were taken.
+    pub foretold: HashSet<u32>,
+    pub told_missed_ns: u64,
+    pub cq_ready: u32,
+}
+
+impl Followed {
+    /// Of a ring whose first look found these changes.
+    pub fn new(changes: &Changes) -> Followed {
+        let counters = &changes.counters;
+        Followed {
+            requests: Requests::new(),
+            serial: u64::from(counters.sq_head.wrapping_sub(changes.submissions)),
+            chain: None,
+            is_irregular: false,
+            is_ambiguous: false,
+            is_gone: false,
+            looked: (Moment::now(), now_ns()),
+            missed: [0; 3],
+            doubtful: HashMap::new(),
+            earlier: changes.earlier.iter().map(|taken| (taken.sqe.user_data, *taken)).collect(),
+            earlier_serials: HashSet::new(),
+            begun_ns: now_ns(),
+            foretold: HashSet::new(),
+            told_missed_ns: now_ns(),
+            cq_ready: 0,
+        }
+    }
+
+    /// Notes whether requests have several completions, or none.
+    pub fn note_irregularities(&mut self, changes: &Changes) {
+        let several = IORING_CQE_F_MORE | IORING_CQE_F_NOTIF;
+        let skips = |taken: &Taken| u32::from(taken.sqe.flags) & IOSQE_CQE_SKIP_SUCCESS != 0;
+        self.is_irregular |= changes.taken.iter().any(skips);
+        self.is_irregular |= changes.posted.iter().any(|posted| posted.cqe.flags & several != 0);
+    }
+
+    /// True if user data of doubtful requests was used again.
+    pub fn meets_doubtful(&self, changes: &Changes) -> bool {
+        changes.taken.iter().any(|taken| self.doubtful.contains_key(&taken.sqe.user_data))
+    }
+
+    /// Notes whether requests that are in flight have the same user data.
+    pub fn note_ambiguity(&mut self, changes: &Changes) {
+        let is_shared = |taken: &Taken| self.requests.bearing(taken.sqe.user_data).count() > 1;
+        self.is_ambiguous |= changes.taken.iter().any(is_shared);
+    }
+
+    /// How many requests are in flight, where the counters say so.
+    pub fn in_flight(&self, changes: &Changes) -> Option<usize> {
+        changes.counters.in_flight().filter(|_| !self.is_irregular).map(|count| count as usize)
+    }
+}

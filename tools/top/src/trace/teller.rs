@@ -1,0 +1,290 @@
+//! Makes events of what looks have found.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::RawFd;
+
+use anyring_engine::abi::{IOSQE_FIXED_FILE, IOSQE_IO_HARDLINK, IOSQE_IO_LINK, Sqe};
+use anyring_engine::ops;
+use anyring_engine::queue::Cqe;
+use anyring_engine::request::shown::Kind as Argument;
+use anyring_engine::request::trace::Moment;
+use anyring_kernel_trace::requests::Key;
+use anyring_trace::event::{
+    Attachment, Completed, Content, EARLIER, ENGINE_KERNEL, ENGINE_USER, Event, FileNamed, Head, Kind,
+    LostSight, Plain, RingEnded, RingFound, SAMPLED, Submitted, UNSEEN_BETWEEN_LOOKS,
+    UNSEEN_POSTED_BETWEEN_LOOKS, UNSEEN_REQUESTS_OF_COMPLETIONS, Unseen, padded,
+};
+use anyring_tracer::Session;
+
+use super::followed::Followed;
+use super::{Watched, now_ns};
+use crate::find::Engine;
+use crate::follow::{Changes, Posted, Taken};
+use crate::pair::{Known, Pairs};
+use crate::process;
+
+/// How often the number of what passed by is told.
+const UNSEEN_NS: u64 = 1_000_000_000;
+
+/// The moment of a look, and what is needed of its findings.
+struct Look {
+    sq_head: u32,
+    /// The moment of the look before.
+    before: Moment,
+    before_ns: u64,
+}
+
+/// Makes events.
+pub struct Teller {
+    process: u32,
+    names: HashMap<RawFd, String>,
+    /// Descriptors whose names were looked at in this look.
+    named: HashSet<RawFd>,
+    record: Vec<u8>,
+}
+
+impl Teller {
+    /// For the events of a process.
+    pub fn new(process: u32) -> Teller {
+        Teller { process, names: HashMap::new(), named: HashSet::new(), record: Vec::new() }
+    }
+
+    /// Tells of a ring that was found.
+    pub fn found(&mut self, watched: &Watched, changes: &Changes, session: &mut Session) {
+        let Changes { counters, submissions, completions, .. } = changes;
+        let found = watched.ring.found();
+        let body = RingFound {
+            fd: found.fd,
+            engine: if found.engine == Engine::User { ENGINE_USER } else { ENGINE_KERNEL },
+            sq_entries: counters.sq_entries,
+            cq_entries: counters.cq_entries,
+            submitted: counters.sq_head.wrapping_sub(*submissions),
+            posted: counters.cq_tail.wrapping_sub(*completions),
+        };
+        self.tell(now_ns(), watched.number, Kind::RingFound, &body, None, session);
+    }
+
+    /// Tells what a look has found.
+    pub fn changes(&mut self, watched: &mut Watched, mut changes: Changes, session: &mut Session) {
+        let followed = &mut watched.followed;
+        let (before, before_ns) = std::mem::replace(&mut followed.looked, (Moment::now(), now_ns()));
+        let look = Look { sq_head: changes.counters.sq_head, before, before_ns };
+        followed.cq_ready = changes.counters.cq_ready();
+        followed.serial += u64::from(changes.submissions);
+        followed.note_irregularities(&changes);
+        changes.taken.retain(|taken| !followed.foretold.remove(&taken.position));
+        self.named.clear();
+        let serials: Vec<u64> =
+            changes.taken.iter().map(|taken| self.taken(watched, taken, &look, session)).collect();
+        let followed = &mut watched.followed;
+        let is_lossy = changes.missed_submissions + changes.missed_completions > 0;
+        let is_uncertain = is_lossy || followed.meets_doubtful(&changes);
+        let pairs = is_uncertain.then(|| {
+            let is_regular = followed.in_flight(&changes).is_some() && !followed.is_ambiguous;
+            let known = Known { requests: &followed.requests, doubtful: &followed.doubtful };
+            Pairs::found(&changes, known, &serials, is_regular)
+        });
+        if changes.missed_submissions > 0 {
+            // Unknown requests may have the same user data.
+            followed.earlier.clear();
+        }
+        for (taken, serial) in changes.taken.iter().zip(serials) {
+            followed.earlier.remove(&taken.sqe.user_data);
+            followed.requests.add(serial, &taken.sqe, None, before);
+        }
+        if let Some(pairs) = pairs {
+            self.pass_by(watched, &pairs.lost, session);
+            for (posted, key) in changes.posted.iter().zip(pairs.of_posted) {
+                self.posted(watched, posted, key, session);
+            }
+            watched.followed.doubtful.extend(pairs.doubtful);
+        } else {
+            for posted in &changes.posted {
+                let user_data = posted.cqe.user_data;
+                let known = watched.followed.requests.find(&posted.cqe);
+                let key = known
+                    .or_else(|| self.foretold(watched, user_data, (&changes, &look), session))
+                    .or_else(|| self.earlier(watched, user_data, &look, session));
+                self.posted(watched, posted, key, session);
+            }
+            watched.followed.note_ambiguity(&changes);
+        }
+        self.give_up(watched, &changes, session);
+        if watched.followed.looked.1 - watched.followed.told_missed_ns >= UNSEEN_NS {
+            self.missed(watched, session);
+        }
+    }
+
+    /// Tells of a request that was taken; its number.
+    fn taken(&mut self, watched: &mut Watched, taken: &Taken, look: &Look, session: &mut Session) -> u64 {
+        let (number, followed) = (watched.number, &mut watched.followed);
+        let Taken { position, sqe } = taken;
+        let behind_head = i64::from(position.wrapping_sub(look.sq_head) as i32);
+        let serial = (followed.serial + 1).wrapping_add_signed(behind_head);
+        let is_linked = followed.chain == Some(*position);
+        let links = u32::from(sqe.flags) & (IOSQE_IO_LINK | IOSQE_IO_HARDLINK) != 0;
+        followed.chain = links.then(|| position.wrapping_add(1));
+        self.names(number, look.before_ns, sqe, session);
+        let behind = if is_linked { serial - 1 } else { 0 };
+        let file = if u32::from(sqe.flags) & IOSQE_FIXED_FILE == 0 { sqe.fd } else { -1 };
+        let body = Submitted { serial, sqe: *sqe.words(), behind, file, reserved: 0 };
+        self.tell(look.before_ns, number, Kind::Submitted, &body, None, session);
+        serial
+    }
+
+    /// Tells of requests that were lost sight of.
+    fn pass_by(&mut self, watched: &mut Watched, keys: &[Key], session: &mut Session) {
+        for key in keys {
+            watched.followed.doubtful.remove(&key.0);
+            if let Some(serial) = watched.followed.requests.forget(*key) {
+                let (time_ns, ring) = (watched.followed.looked.1, watched.number);
+                self.tell(time_ns, ring, Kind::LostSight, &LostSight { serial }, None, session);
+            }
+        }
+    }
+
+    /// Tells of a completion, of a request if it is known.
+    fn posted(&mut self, watched: &mut Watched, posted: &Posted, key: Option<Key>, session: &mut Session) {
+        let (followed, ring) = (&mut watched.followed, watched.number);
+        let Posted { cqe, ready, .. } = posted;
+        let about = followed.requests.complete(key, cqe);
+        key.and_then(|key| followed.doubtful.remove(&key.0));
+        let Cqe { user_data, res, flags, big } = *cqe;
+        if about.serial == 0 {
+            followed.missed[2] += 1;
+            if res >= 0 {
+                return;
+            }
+        }
+        let is_earlier = followed.earlier_serials.contains(&about.serial);
+        let marks = about.marks | SAMPLED | if is_earlier { EARLIER } else { 0 };
+        let body = Completed { serial: about.serial, user_data, res, flags, big, marks, cq_ready: *ready };
+        self.tell(followed.looked.1, ring, Kind::Completed, &body, None, session);
+    }
+
+    /// Tells of a request of before the trace, because its completion was posted; its key.
+    fn earlier(
+        &mut self,
+        watched: &mut Watched,
+        user_data: u64,
+        look: &Look,
+        session: &mut Session,
+    ) -> Option<Key> {
+        let taken = watched.followed.earlier.remove(&user_data)?;
+        let look = Look { before_ns: watched.followed.begun_ns, ..*look };
+        let serial = self.taken(watched, &taken, &look, session);
+        watched.followed.earlier_serials.insert(serial);
+        watched.followed.requests.add(serial, &taken.sqe, None, look.before);
+        Some((user_data, serial))
+    }
+
+    /// Tells of a request that the queue's head does not say to be taken, because its completion was posted; its key.
+    fn foretold(
+        &mut self,
+        watched: &mut Watched,
+        user_data: u64,
+        (changes, look): (&Changes, &Look),
+        session: &mut Session,
+    ) -> Option<Key> {
+        let followed = &watched.followed;
+        let mut waiting = changes.waiting.iter();
+        let taken = waiting.find(|waiting| {
+            waiting.sqe.user_data == user_data && !followed.foretold.contains(&waiting.position)
+        })?;
+        let serial = self.taken(watched, taken, look, session);
+        watched.followed.foretold.insert(taken.position);
+        watched.followed.requests.add(serial, &taken.sqe, None, look.before);
+        Some((user_data, serial))
+    }
+
+    /// Counts what was missed. If completions were, gives up the oldest requests, until as many are left as are in flight.
+    fn give_up(&mut self, watched: &mut Watched, changes: &Changes, session: &mut Session) {
+        let followed = &mut watched.followed;
+        followed.missed[0] += u64::from(changes.missed_submissions);
+        followed.missed[1] += u64::from(changes.missed_completions);
+        let head = changes.counters.sq_head;
+        followed.foretold.retain(|position| position.wrapping_sub(head) <= i32::MAX as u32);
+        if let Some(left) = followed.in_flight(changes).filter(|_| changes.missed_completions > 0) {
+            let mut keys = followed.requests.without_cqe(u64::MAX);
+            keys.sort_unstable_by_key(|key| key.1);
+            keys.truncate(keys.len().saturating_sub(left));
+            self.pass_by(watched, &keys, session);
+        }
+    }
+
+    /// Tells how much passed by since that was told last.
+    pub fn missed(&mut self, watched: &mut Watched, session: &mut Session) {
+        let followed = &mut watched.followed;
+        followed.told_missed_ns = now_ns();
+        let missed = std::mem::take(&mut followed.missed);
+        let why = [UNSEEN_BETWEEN_LOOKS, UNSEEN_POSTED_BETWEEN_LOOKS, UNSEEN_REQUESTS_OF_COMPLETIONS];
+        for (count, why) in missed.into_iter().zip(why) {
+            if count > 0 {
+                let time_ns = followed.told_missed_ns;
+                self.tell(time_ns, watched.number, Kind::Unseen, &Unseen { count, why }, None, session);
+            }
+        }
+    }
+
+    /// Tells that a ring has no descriptor in the process any more.
+    pub fn ring_ended(&mut self, watched: &mut Watched, session: &mut Session) {
+        self.missed(watched, session);
+        let Followed { requests, cq_ready, .. } = &watched.followed;
+        let body = RingEnded { in_flight: requests.due() as u64, cq_ready: *cq_ready, reserved: 0 };
+        self.tell(now_ns(), watched.number, Kind::RingEnded, &body, None, session);
+        watched.followed.is_gone = true;
+    }
+
+    /// Tells the names of the files of a request, where they have changed.
+    fn names(&mut self, ring: u32, time_ns: u64, sqe: &Sqe, session: &mut Session) {
+        let arguments = ops::lookup(sqe.opcode).arguments.iter();
+        let is_registered = u32::from(sqe.flags) & IOSQE_FIXED_FILE != 0;
+        for argument in arguments.filter(|argument| argument.applies(sqe)) {
+            let fd = argument.field.value(sqe) as RawFd;
+            let is_file = match argument.kind {
+                Argument::File => !is_registered,
+                Argument::Descriptor => true,
+                Argument::SecondFile(registered) => sqe.op_flags & registered == 0,
+                _ => false,
+            };
+            if !is_file || fd < 0 || !self.named.insert(fd) {
+                continue;
+            }
+            let name = process::target(self.process, fd).unwrap_or_default();
+            if self.names.get(&fd) != Some(&name) {
+                let body = FileNamed { fd, reserved: 0 };
+                self.tell(time_ns, ring, Kind::FileNamed, &body, Some(name.as_bytes()), session);
+                self.names.insert(fd, name);
+            }
+        }
+    }
+
+    /// Hands an event on, with a path if it has one.
+    pub fn tell<T: Plain>(
+        &mut self,
+        time_ns: u64,
+        ring: u32,
+        kind: Kind,
+        body: &T,
+        path: Option<&[u8]>,
+        session: &mut Session,
+    ) {
+        let (process, attachments) = (self.process, u16::from(path.is_some()));
+        let head = Head { time_ns, process, thread: 0, ring, kind: kind as u16, attachments };
+        let record = &mut self.record;
+        record.clear();
+        record.extend_from_slice(head.bytes());
+        record.extend_from_slice(body.bytes());
+        if let Some(path) = path {
+            let kept = path.len() as u32;
+            let content = Content::Path as u16;
+            let attachment = Attachment { address: 0, length: path.len() as u64, kept, content, index: 0 };
+            record.extend_from_slice(attachment.bytes());
+            record.extend_from_slice(path);
+            record.resize(record.len() + padded(path.len()) - path.len(), 0);
+        }
+        if let Some(event) = Event::parse(record) {
+            session.event(&event);
+        }
+    }
+}
