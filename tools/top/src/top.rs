@@ -17,6 +17,9 @@ use crate::geometry::Counters;
 use crate::process::{self, Process};
 use crate::ring::{Access, Ring, Since};
 
+/// The time between two searches is at least so many times as long as a search takes.
+const SEARCH_REST: u32 = 20;
+
 /// All rings, and what was seen of them since they were last told.
 pub struct Machine {
     shared_inode: u64,
@@ -28,6 +31,8 @@ pub struct Machine {
     denied: usize,
     began: Instant,
     is_first_search: bool,
+    /// When the last search ended, and how long it took.
+    searched: Option<(Instant, Duration)>,
 }
 
 /// A process with rings.
@@ -156,11 +161,21 @@ impl Machine {
             denied: 0,
             began: Instant::now(),
             is_first_search: true,
+            searched: None,
         }
     }
 
-    /// Looks for rings that were not there before, and forgets those that have gone.
+    /// Looks for rings that were not there before, and forgets those that have gone; more seldom where there are many descriptors.
     pub fn search(&mut self) {
+        if self.searched.is_some_and(|(ended, took)| ended.elapsed() < took * SEARCH_REST) {
+            return;
+        }
+        let began = Instant::now();
+        self.search_now();
+        self.searched = Some((Instant::now(), began.elapsed()));
+    }
+
+    fn search_now(&mut self) {
         let (found, denied) = match self.only {
             None => find::everywhere(),
             Some(process) => match find::in_process(process) {

@@ -3,7 +3,7 @@
 //! A request is told as submitted at the moment of the look before the one that saw it, and as completed at the moment of the look that
 //! saw that; so its latency is an upper bound. What passed by unseen is told by its number, once a second. Where
 //! something passed by, completions are attributed to requests only as far as that is certain (`pair`); requests whose completion may
-//! be among those that were missed are told as lost ([`LostSight`]).
+//! be among those that were missed are told as lost (`LostSight`).
 
 mod followed;
 mod teller;
@@ -22,8 +22,9 @@ use crate::ring::{Ring, Since};
 use followed::Followed;
 use teller::Teller;
 
-/// How often rings are looked for.
+/// How long rings are not looked for, at least: this time, and so many times as long as that took. A process may have many descriptors.
 const SEARCH_NS: u64 = 100_000_000;
+const SEARCH_REST: u64 = 30;
 
 /// A process whose rings are watched.
 pub struct Watch {
@@ -35,7 +36,8 @@ pub struct Watch {
     /// Only the ring of this descriptor is watched.
     only: Option<RawFd>,
     shared_inode: u64,
-    searched_ns: Option<u64>,
+    /// When rings are looked for next; `None` where they were not looked for yet.
+    next_search_ns: Option<u64>,
 }
 
 /// The outcome of a look at a process.
@@ -71,7 +73,7 @@ impl Watch {
             count: 0,
             only: None,
             shared_inode: find::shared_inode(),
-            searched_ns: None,
+            next_search_ns: None,
         })
     }
 
@@ -100,8 +102,10 @@ impl Watch {
     pub fn look(&mut self, session: &mut Session) -> Result<Looked, Refusal> {
         let mut has_missed = false;
         let now_ns = now_ns();
-        if self.searched_ns.is_none_or(|searched| now_ns - searched >= SEARCH_NS) {
-            self.search(now_ns, session)?;
+        if self.next_search_ns.is_none_or(|next| now_ns >= next) {
+            self.search(session)?;
+            let took_ns = self::now_ns() - now_ns;
+            self.next_search_ns = Some(now_ns + SEARCH_NS.max(took_ns * SEARCH_REST));
         }
         for watched in &mut self.rings {
             // A ring that has left its descriptor may have another one.
@@ -140,9 +144,8 @@ impl Watch {
         }
     }
 
-    fn search(&mut self, now_ns: u64, session: &mut Session) -> Result<(), Refusal> {
-        let since = if self.searched_ns.is_none() { Since::FirstLook } else { Since::Beginning };
-        self.searched_ns = Some(now_ns);
+    fn search(&mut self, session: &mut Session) -> Result<(), Refusal> {
+        let since = if self.next_search_ns.is_none() { Since::FirstLook } else { Since::Beginning };
         let found = match find::in_process(self.process.id()) {
             Ok(found) => found,
             Err(_) if self.process.has_ended() => return Ok(()),

@@ -4,11 +4,14 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyring_mapping::RingMemory;
-use anyring_top::find::Engine;
+use anyring_top::find::{self, Engine};
 use anyring_top::follow::Follower;
 use anyring_top::geometry::Memory;
+use anyring_top::process::Process;
+use anyring_top::ring::{Access, Ring, Since};
 use linux_raw_sys::io_uring::{
-    IORING_ENTER_GETEVENTS, IORING_SETUP_CQE32, IORING_SETUP_NO_SQARRAY, IORING_SETUP_SQE128, io_uring_params,
+    IORING_ENTER_GETEVENTS, IORING_SETUP_CQE32, IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY,
+    IORING_SETUP_SQE128, io_uring_params,
 };
 
 const ENTRIES: u32 = 8;
@@ -122,4 +125,36 @@ fn what_passed_by_is_counted() {
     // A quarter of a queue may already be somebody else's.
     assert_eq!((changes.taken.len(), changes.posted.len()), (6, 12));
     assert_eq!(follower.look(&Memory::map(program.fd.as_fd(), Engine::Kernel, None).unwrap()).submissions, 0);
+}
+
+/// A ring in pages of the program shows its counters alone.
+#[test]
+fn rings_that_cannot_be_mapped_are_counted() {
+    const PAGES: usize = 4096 * 4;
+    // SAFETY: integers only.
+    let mut params: io_uring_params = unsafe { std::mem::zeroed() };
+    params.flags = IORING_SETUP_NO_MMAP | IORING_SETUP_NO_SQARRAY;
+    let pages = || {
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: new memory, which stays.
+        unsafe { libc::mmap(std::ptr::null_mut(), PAGES, access, flags, -1, 0) }
+    };
+    (params.sq_off.user_addr, params.cq_off.user_addr) = (pages() as u64, pages() as u64);
+    // SAFETY: the memory is the ring's.
+    let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, ENTRIES, &raw mut params) } as RawFd;
+    if fd < 0 {
+        anyring_tally::skipped("no kernel ring in pages of the program");
+        return;
+    }
+    let process = Process::open(std::process::id()).unwrap();
+    let found = find::at(process.id(), fd).unwrap();
+    let mut ring = Ring::new(found, Since::FirstLook);
+    let changes = ring.look(&process).unwrap().unwrap();
+    assert_eq!(
+        (ring.access(), changes.counters.sq_entries, changes.counters.cq_entries),
+        (Access::Counters, 8, 16)
+    );
+    // SAFETY: the descriptor is the test's own.
+    unsafe { libc::close(fd) };
+    assert!(ring.look(&process).unwrap().is_none(), "it has ended");
 }
