@@ -48,6 +48,9 @@ impl Refusal {
     /// The likely cause.
     pub fn why(&self) -> String {
         match self.error.raw_os_error() {
+            Some(libc::EINVAL | libc::ENOENT) if self.step == Step::OpenProcess => {
+                "the number is that of a thread: its process has another one".into()
+            }
             Some(libc::ESRCH | libc::ENOENT) => "there is no such process".into(),
             Some(libc::ENOSYS) => "this kernel does not have the call (pidfd_getfd: Linux 5.6)".into(),
             Some(libc::EPERM | libc::EACCES) => self.why_denied(),

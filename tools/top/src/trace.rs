@@ -31,6 +31,8 @@ pub struct Watch {
     process: Process,
     teller: Teller,
     rings: Vec<Watched>,
+    /// Rings that cannot be looked at.
+    refused: Vec<Identity>,
     /// How many rings were found.
     count: u32,
     /// Only the ring of this descriptor is watched.
@@ -41,12 +43,14 @@ pub struct Watch {
 }
 
 /// The outcome of a look at a process.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug, Default)]
 pub struct Looked {
     /// Something passed by unseen.
     pub has_missed: bool,
     /// The process has ended.
     pub has_ended: bool,
+    /// Why rings that were found cannot be watched.
+    pub refusals: Vec<Refusal>,
 }
 
 /// A ring with the requests that are known of it.
@@ -70,6 +74,7 @@ impl Watch {
             process,
             teller,
             rings: Vec::new(),
+            refused: Vec::new(),
             count: 0,
             only: None,
             shared_inode: find::shared_inode(),
@@ -100,29 +105,35 @@ impl Watch {
     /// # Errors
     /// Where the caller lacks the rights.
     pub fn look(&mut self, session: &mut Session) -> Result<Looked, Refusal> {
-        let mut has_missed = false;
+        let mut looked = Looked::default();
         let now_ns = now_ns();
         if self.next_search_ns.is_none_or(|next| now_ns >= next) {
-            self.search(session)?;
+            looked.refusals = self.search(session)?;
             let took_ns = self::now_ns() - now_ns;
             self.next_search_ns = Some(now_ns + SEARCH_NS.max(took_ns * SEARCH_REST));
         }
         for watched in &mut self.rings {
             // A ring that has left its descriptor may have another one.
-            let mut changes = watched.ring.look(&self.process)?;
+            let mut changes = match watched.ring.look(&self.process) {
+                Err(refusal) if refusal.is_denied() => return Err(refusal),
+                // It was resized in the middle of the look.
+                Err(_) => continue,
+                Ok(changes) => changes,
+            };
             if changes.is_none() {
                 changes = watched.find_again(self.shared_inode, &self.process)?;
             }
             match changes {
                 Some(changes) => {
-                    has_missed |= changes.missed_submissions + changes.missed_completions > 0;
+                    looked.has_missed |= changes.missed_submissions + changes.missed_completions > 0;
                     self.teller.changes(watched, changes, session);
                 }
                 None => self.teller.ring_ended(watched, session),
             }
         }
         self.rings.retain(|watched| !watched.followed.is_gone);
-        Ok(Looked { has_missed, has_ended: self.process.has_ended() })
+        looked.has_ended = self.process.has_ended();
+        Ok(looked)
     }
 
     /// Waits so long, or until the process has ended.
@@ -144,21 +155,34 @@ impl Watch {
         }
     }
 
-    fn search(&mut self, session: &mut Session) -> Result<(), Refusal> {
+    /// Looks for rings that are not watched yet; why some cannot be.
+    fn search(&mut self, session: &mut Session) -> Result<Vec<Refusal>, Refusal> {
+        let mut refusals = Vec::new();
         let since = if self.next_search_ns.is_none() { Since::FirstLook } else { Since::Beginning };
         let found = match find::in_process(self.process.id()) {
             Ok(found) => found,
-            Err(_) if self.process.has_ended() => return Ok(()),
+            Err(_) if self.process.has_ended() => return Ok(refusals),
             Err(error) => return Err(Refusal::new(Step::ListDescriptors, self.process.id(), error)),
         };
         let is_wanted = |found: &Found| self.only.is_none_or(|only| only == found.fd);
         for found in found.into_iter().filter(is_wanted) {
             let identity = found.identity(self.shared_inode);
-            if self.rings.iter().any(|watched| watched.identity == identity) {
+            if self.rings.iter().any(|watched| watched.identity == identity)
+                || self.refused.contains(&identity)
+            {
                 continue;
             }
             let mut ring = Ring::new(found, since);
-            let Some(changes) = ring.look(&self.process)? else { continue };
+            let changes = match ring.look(&self.process) {
+                Ok(Some(changes)) => changes,
+                Ok(None) => continue,
+                Err(refusal) if refusal.is_denied() => return Err(refusal),
+                Err(refusal) => {
+                    self.refused.push(identity);
+                    refusals.push(refusal);
+                    continue;
+                }
+            };
             self.count += 1;
             let followed = Followed::new(&changes);
             let mut watched = Watched { number: self.count, identity, ring, followed };
@@ -166,7 +190,7 @@ impl Watch {
             self.teller.changes(&mut watched, changes, session);
             self.rings.push(watched);
         }
-        Ok(())
+        Ok(refusals)
     }
 }
 

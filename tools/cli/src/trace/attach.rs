@@ -48,6 +48,9 @@ fn follow(watches: &mut Vec<Watch>, session: &mut Session) -> Result<(), Refusal
         while let Some(watch) = watches.get_mut(index) {
             let looked = watch.look(session)?;
             passed_by |= looked.has_missed;
+            for refusal in &looked.refusals {
+                say_error!("anyring: {refusal}: this ring is left out");
+            }
             if is_first && watch.count() == 0 {
                 say_error!(
                     "anyring: process {} has no ring yet: its rings are shown when it makes some",
@@ -62,7 +65,10 @@ fn follow(watches: &mut Vec<Watch>, session: &mut Session) -> Result<(), Refusal
         }
         is_first = false;
         // What a terminal shows is as new as can be.
-        let _ = session.flush();
+        if session.flush().is_err() {
+            // Nobody reads on, or the disk is full; the end of the trace says so.
+            return Ok(());
+        }
         let least = short_pause(began.elapsed());
         pause = if passed_by { pause / 2 } else { pause * 5 / 4 }.clamp(least, LONGEST.max(least));
         if let Some(watch) = watches.first() {
