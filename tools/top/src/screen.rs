@@ -219,3 +219,68 @@ fn draw_requests(opened: &Opened, frame: &mut Frame<'_>, area: ratatui::layout::
     };
     frame.render_widget(Paragraph::new(text), area);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use ratatui::crossterm::event::KeyEvent;
+
+    fn row(process: u32, submissions_per_s: f64, errors_per_s: f64) -> Row {
+        let errors_per_s = Some(errors_per_s);
+        Row {
+            process,
+            program: format!("program-{process}"),
+            submissions_per_s,
+            errors_per_s,
+            ..Row::default()
+        }
+    }
+
+    fn screen() -> Screen {
+        let mut screen = Screen::new(Machine::new(None), Duration::from_secs(1));
+        screen.table.rings = vec![row(11, 5.0, 0.0), row(12, 3.0, 9.0)];
+        screen
+    }
+
+    fn press(screen: &mut Screen, code: KeyCode) -> bool {
+        screen.answer(&Event::Key(KeyEvent::new(code, KeyModifiers::NONE)))
+    }
+
+    /// The lines of the screen, without spaces at their ends.
+    fn drawn(screen: &mut Screen) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(120, 8)).unwrap();
+        terminal.draw(|frame| screen.draw(frame)).unwrap();
+        let cells = terminal.backend().buffer().content().chunks(120);
+        let line = |cells: &[ratatui::buffer::Cell]| {
+            cells.iter().map(ratatui::buffer::Cell::symbol).collect::<String>()
+        };
+        cells.map(|cells| line(cells).trim_end().to_owned()).collect()
+    }
+
+    #[test]
+    fn letters_sort_the_table() {
+        let mut screen = screen();
+        let lines = drawn(&mut screen);
+        assert!(lines[0].contains("rings: 2, processes: 2") && lines[1].contains("SUBMIT/S"), "{lines:#?}");
+        assert!(lines[2].contains("program-11") && lines[3].contains("program-12"), "{lines:#?}");
+        assert!(press(&mut screen, KeyCode::Char('e')));
+        let lines = drawn(&mut screen);
+        assert!(lines[2].contains("program-12") && lines[2].contains(" 9.0 "), "{lines:#?}");
+        assert!(!press(&mut screen, KeyCode::Char('q')));
+    }
+
+    /// There is no process of that number: the screen says so, and goes back.
+    #[test]
+    fn a_ring_is_opened() {
+        let mut screen = screen();
+        screen.table.rings[1].process = 1 << 22;
+        assert!(press(&mut screen, KeyCode::Down) && press(&mut screen, KeyCode::Enter));
+        let lines = drawn(&mut screen);
+        assert!(lines[1].contains("cannot open process 4194304"), "{lines:#?}");
+        assert!(press(&mut screen, KeyCode::Esc));
+        assert!(drawn(&mut screen)[2].contains("program-11"));
+        assert!(!press(&mut screen, KeyCode::Esc));
+    }
+}

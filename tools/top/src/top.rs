@@ -73,7 +73,7 @@ struct Tally {
 }
 
 /// A ring over an interval.
-#[derive(Clone, Debug, serde::Serialize)]
+#[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Row {
     /// The process that has it.
     pub process: u32,

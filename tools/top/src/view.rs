@@ -53,7 +53,7 @@ impl View {
 
     /// The word at an offset. What its writer wrote before is seen after; what this thread read earlier was read before.
     pub fn word(&self, offset: usize) -> u32 {
-        assert!(offset + size_of::<u32>() <= self.limit && offset.is_multiple_of(size_of::<u32>()));
+        assert!(offset + size_of::<u32>() <= self.limit && offset % size_of::<u32>() == 0);
         // Keeps looks at entries before the look at the word that says whether they were intact.
         fence(Ordering::Acquire);
         // SAFETY: within the mapping, aligned, and loaded only, which memory that cannot be written allows.
@@ -62,7 +62,7 @@ impl View {
 
     /// So many words of 64 bits at an offset; another process may be writing them.
     pub fn words<const N: usize>(&self, offset: usize) -> [u64; N] {
-        assert!(offset + size_of::<[u64; N]>() <= self.limit && offset.is_multiple_of(size_of::<u64>()));
+        assert!(offset + size_of::<[u64; N]>() <= self.limit && offset % size_of::<u64>() == 0);
         // SAFETY: within the mapping, and aligned.
         std::array::from_fn(|place| unsafe {
             self.address.as_ptr().add(offset).cast::<u64>().add(place).read_volatile()
