@@ -112,7 +112,10 @@ fn ring_that(program: &Program, is_wanted: impl Fn(&Value) -> bool) -> Value {
 fn requests_are_counted_by_operation() {
     for engine in engines() {
         let program = Program::start(engine, &["busy"]);
-        let row = ring_that(&program, |row| row["operations"].as_array().unwrap().len() == 2);
+        let row = ring_that(&program, |row| {
+            let errors = row["errors_per_s"].as_f64().unwrap_or(0.0);
+            row["operations"].as_array().unwrap().len() == 2 && errors > 0.0
+        });
         assert_eq!(row["engine"], engine);
         assert_eq!(row["access"], "memory", "{row}");
         let seen = |name| {
@@ -124,7 +127,6 @@ fn requests_are_counted_by_operation() {
         let all = number(&row["submissions"]);
         assert_eq!(nops + reads, all - number(&row["submissions_missed"]), "{row}");
         assert!(number(&row["submissions_per_s"]) > 0.0 && number(&row["completions"]) > 0.0, "{row}");
-        assert!(number(&row["errors_per_s"]) > 0.0, "reads of no file: {row}");
         program.end();
     }
 }
