@@ -402,6 +402,19 @@ fn how_the_kernel_did_a_request_is_not_known() {
     }
 }
 
+/// A process has rings of both engines where the kernel is too old for some.
+#[test]
+fn the_engine_is_that_of_the_ring() {
+    for (of_process, of_ring) in [(ENGINE_USER, ENGINE_KERNEL), (ENGINE_KERNEL, ENGINE_USER)] {
+        let mut stream = Stream::default();
+        stream.put(Kind::Started, &Started { parent: 0, engine: of_process }, &[]);
+        stream.put(Kind::RingMade, &RingMade { result: 3, engine: of_ring, ..RingMade::default() }, &[]);
+        let serial = stream.submitted(sqe(NOP), &[]);
+        stream.completed(serial, 0);
+        assert_eq!(stream.text().contains("inline"), of_ring == ENGINE_USER, "{}", stream.text());
+    }
+}
+
 #[test]
 fn a_process_that_is_forked_knows_its_parents_files() {
     let mut stream = Stream::default();
