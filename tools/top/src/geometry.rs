@@ -28,7 +28,7 @@ pub struct Words {
     cqes: usize,
 }
 
-/// One behind the other: the kernel since Linux 6.1 or so.
+/// One behind the other: newer kernels, Linux 6.18 among them.
 const CLOSE: Words = Words {
     sq_head: 0,
     sq_tail: 4,
@@ -168,7 +168,7 @@ impl Memory {
         let (words, sq_entries, cq_entries) = Words::found(&first).ok_or_else(no_ring)?;
         let sqe_bytes = SQE * sq_entries as usize;
         let cqes_end = words.cqes + CQE * cq_entries as usize;
-        // Entries of double size and the array may be there or not: kernels before 6.13 map no more than there is.
+        // Entries of double size and the array may be there or not: some kernels map no more than there is.
         let arrays = words.array_places(engine, cq_entries);
         let [ordinary, double] = arrays.map(|array| array + sq_entries as usize * INDEX);
         let mut rings = longest(fd, IORING_OFF_SQ_RING, &[double, ordinary, cqes_end])?;
