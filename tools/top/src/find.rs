@@ -29,7 +29,7 @@ impl Engine {
     }
 
     /// The engine behind a descriptor that leads here.
-    fn of(target: &str) -> Option<Engine> {
+    pub(crate) fn of(target: &str) -> Option<Engine> {
         match target {
             "anon_inode:[io_uring]" => Some(Engine::Kernel),
             "/memfd:[io_uring] (deleted)" => Some(Engine::User),
@@ -58,6 +58,8 @@ pub struct Found {
     pub engine: Engine,
     /// The inode of the ring's file.
     pub inode: u64,
+    /// The device of that inode.
+    pub device: u64,
 }
 
 impl Found {
@@ -81,8 +83,8 @@ pub fn in_process(process: u32) -> io::Result<Vec<Found>> {
 /// The ring behind a descriptor of a process.
 pub fn at(process: u32, fd: RawFd) -> Option<Found> {
     let engine = Engine::of(&process::target(process, fd)?)?;
-    let inode = fs::metadata(format!("/proc/{process}/fd/{fd}")).ok()?.ino();
-    Some(Found { process, fd, engine, inode })
+    let file = fs::metadata(format!("/proc/{process}/fd/{fd}")).ok()?;
+    Some(Found { process, fd, engine, inode: file.ino(), device: file.dev() })
 }
 
 /// All descriptors of rings, and how many processes the caller may not look at.

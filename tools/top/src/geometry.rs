@@ -152,7 +152,9 @@ impl Memory {
         let sqes_length = sq_entries as usize * sqe_bytes;
         let mut rings = View::new(fd, IORING_OFF_SQ_RING.into(), whole_pages(rings_length))?;
         let mut sqes = View::new(fd, IORING_OFF_SQES.into(), whole_pages(sqes_length))?;
-        let is_same = rings.reaches(rings_length)
+        // Before the words are looked for, which the program may have overwritten.
+        let is_same = rings.reaches(PAGE)
+            && rings.reaches(rings_length)
             && sqes.reaches(sqes_length)
             && Words::found(&rings) == Some((words, sq_entries, cq_entries));
         Ok(is_same.then_some(Memory { rings, sqes, geometry: *known }))
@@ -173,7 +175,8 @@ impl Memory {
         let [ordinary, double] = arrays.map(|array| array + sq_entries as usize * INDEX);
         let mut rings = longest(fd, IORING_OFF_SQ_RING, &[double, ordinary, cqes_end])?;
         let mut sqes = longest(fd, IORING_OFF_SQES, &[2 * sqe_bytes, sqe_bytes])?;
-        let is_whole = rings.reaches(cqes_end)
+        let is_whole = rings.reaches(PAGE)
+            && rings.reaches(cqes_end)
             && sqes.reaches(sqe_bytes)
             // The ring may have been resized between the mappings.
             && Words::found(&rings) == Some((words, sq_entries, cq_entries));

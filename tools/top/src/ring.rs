@@ -3,13 +3,14 @@
 //! For a look the ring's descriptor is duplicated and its memory mapped, and both are given back at once: while they last, the
 //! ring cannot end. So a ring that the program closes in the middle of a look ends some microseconds later, and never later than that.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use crate::fdinfo;
 use crate::find::{Engine, Found};
 use crate::follow::{self, Changes, Follower};
 use crate::geometry::{Counters, Geometry, Memory};
-use crate::process::Process;
+use crate::process::{self, Process};
 use crate::refusal::{Refusal, Step};
 
 /// The part of a ring that can be seen.
@@ -81,12 +82,12 @@ impl Ring {
             Err(refusal) if refusal.is_end() => return Ok(None),
             Err(refusal) => return self.count(refusal),
         };
-        if !is_of(&taken, self.found.inode) {
+        if !is_of(&taken, &self.found) {
             return Ok(None);
         }
-        if self.found.engine == Engine::User && !is_sealed(&taken) {
-            let error = std::io::Error::from(std::io::ErrorKind::InvalidData);
-            return Err(Refusal::new(Step::MapMemory, self.found.process, error));
+        if self.found.engine == Engine::User {
+            check_mappable(&taken)
+                .map_err(|error| Refusal::new(Step::MapMemory, self.found.process, error))?;
         }
         match Memory::map(taken.as_fd(), self.found.engine, self.geometry.as_ref()) {
             Ok(memory) => {
@@ -133,18 +134,42 @@ fn begun(since: Since, counters: &Counters) -> Follower {
     }
 }
 
-/// True if a descriptor is one of the file with this inode.
-fn is_of(fd: &OwnedFd, inode: u64) -> bool {
+/// True if a descriptor that was taken is one of the ring that was found. The program may have put another file at its number meanwhile:
+/// one that becomes shorter while it is mapped, for instance. Nothing else is called as a ring of the kernel is.
+fn is_of(taken: &OwnedFd, found: &Found) -> bool {
     // SAFETY: fills a structure of ours.
-    unsafe {
+    let (asked, status) = unsafe {
         let mut status: libc::stat = std::mem::zeroed();
-        libc::fstat(fd.as_raw_fd(), &raw mut status) == 0 && status.st_ino == inode
-    }
+        (libc::fstat(taken.as_raw_fd(), &raw mut status) == 0, status)
+    };
+    let target = process::target(std::process::id(), taken.as_raw_fd());
+    asked
+        && (status.st_ino, status.st_dev) == (found.inode, found.device)
+        && target.and_then(|target| Engine::of(&target)) == Some(found.engine)
 }
 
-/// True if a file in memory can never become shorter, as that of a ring of the user engine: what is mapped of it stays.
-fn is_sealed(fd: &OwnedFd) -> bool {
+/// Looks whether a file in memory can be mapped as that of a ring of the user engine: it never becomes shorter, so what is mapped of it
+/// stays, and its pages are of the ordinary size.
+fn check_mappable(fd: &OwnedFd) -> io::Result<()> {
+    // `HUGETLBFS_MAGIC`, which has another type in each C library.
+    const HUGE_PAGES: u64 = 0x9584_58f6;
+    let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
     // SAFETY: asks only.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
-    seals >= 0 && seals & libc::F_SEAL_SHRINK != 0
+    if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+        return refuse(
+            "its file is called as a ring's, but may become shorter, so anyring's engine did not make it",
+        );
+    }
+    // SAFETY: fills a structure of ours.
+    let (asked, status) = unsafe {
+        let mut status: libc::statfs = std::mem::zeroed();
+        (libc::fstatfs(fd.as_raw_fd(), &raw mut status) == 0, status)
+    };
+    if !asked || status.f_type as u64 == HUGE_PAGES {
+        return refuse(
+            "its file is called as a ring's, but has huge pages, so anyring's engine did not make it",
+        );
+    }
+    Ok(())
 }

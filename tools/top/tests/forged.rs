@@ -1,0 +1,84 @@
+//! Files and words of rings that a program forges harm nobody who looks at them.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use anyring_top::find::{self, Engine, Found};
+use anyring_top::geometry::Memory;
+use anyring_top::process::Process;
+use anyring_top::ring::{Ring, Since};
+
+const SQES: u64 = 0x1000_0000;
+
+/// A file in memory.
+fn memory(name: &CStr, flags: u32, seals: i32) -> Option<File> {
+    // SAFETY: a new file in memory, and its seals.
+    unsafe {
+        let fd = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags);
+        if fd < 0 {
+            return None;
+        }
+        let file = File::from(OwnedFd::from_raw_fd(fd));
+        file.set_len(2 * SQES).unwrap();
+        assert_eq!(libc::fcntl(fd, libc::F_ADD_SEALS, seals), 0);
+        Some(file)
+    }
+}
+
+fn write(file: &File, offset: u64, words: &[u32]) {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    file.write_all_at(&bytes, offset).unwrap();
+}
+
+/// The words of queues of two and four entries, and an array of indices.
+fn write_ring(file: &File) {
+    write(file, 0, &[0, 0, 0, 0, 1, 3, 2, 4]);
+    write(file, 128, &[0, 1]);
+}
+
+fn found(file: &File) -> Found {
+    find::at(std::process::id(), file.as_raw_fd()).unwrap()
+}
+
+fn own_process() -> Process {
+    Process::open(std::process::id()).unwrap()
+}
+
+/// The program has put another file at the number between the search and the look: one that could become shorter.
+#[test]
+fn another_file_at_the_number_of_a_ring_is_not_mapped() {
+    let file = memory(c"[io_uring]", 0, 0).unwrap();
+    write_ring(&file);
+    let as_kernel = Found { engine: Engine::Kernel, ..found(&file) };
+    assert!(Ring::new(as_kernel, Since::FirstLook).look(&own_process()).unwrap().is_none());
+    let other_device = Found { device: 0, ..found(&file) };
+    assert!(Ring::new(other_device, Since::FirstLook).look(&own_process()).unwrap().is_none());
+}
+
+#[test]
+fn sizes_that_the_program_overwrites_are_refused() {
+    let file = memory(c"[io_uring]", 0, libc::F_SEAL_SHRINK).unwrap();
+    write_ring(&file);
+    let geometry = *Memory::map(file.as_fd(), Engine::User, None).unwrap().geometry();
+    assert!(geometry.has_array());
+    write(&file, 24, &[3]);
+    let error = Memory::map(file.as_fd(), Engine::User, Some(&geometry)).err().unwrap();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidData);
+}
+
+/// A mapping of huge pages cannot be unmapped in part.
+#[test]
+fn files_of_which_no_ring_consists_are_refused() {
+    let refusal = |file: &File| {
+        let refused = Ring::new(found(file), Since::FirstLook).look(&own_process());
+        refused.unwrap_err().to_string()
+    };
+    let unsealed = refusal(&memory(c"[io_uring]", 0, 0).unwrap());
+    assert!(unsealed.contains("may become shorter"), "{unsealed}");
+    match memory(c"[io_uring]", libc::MFD_HUGETLB, libc::F_SEAL_SHRINK) {
+        Some(file) => assert!(refusal(&file).contains("huge pages")),
+        None => anyring_tally::skipped("no files of huge pages"),
+    }
+}
