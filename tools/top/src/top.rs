@@ -68,7 +68,7 @@ struct Tally {
     missed_submissions: u64,
     missed_completions: u64,
     errors: u64,
-    overflow: u32,
+    overflow: u64,
     operations: BTreeMap<u8, u64>,
 }
 
@@ -111,7 +111,7 @@ pub struct Row {
     /// The size of the completion queue.
     pub cq_entries: u32,
     /// Completions that were lost because the completion queue was full.
-    pub overflows: u32,
+    pub overflows: u64,
     /// Completions wait because the completion queue is full.
     pub is_overflowing: bool,
     /// Failed requests among the completions that were seen, a second; `None` where none was seen.
@@ -269,7 +269,9 @@ impl Watched {
         let skips = taken.iter().any(|taken| u32::from(taken.sqe.flags) & IOSQE_CQE_SKIP_SUCCESS != 0);
         let several = IORING_CQE_F_MORE | IORING_CQE_F_NOTIF;
         self.is_irregular |= skips || posted.iter().any(|posted| posted.cqe.flags & several != 0);
+        // The program can write to the word: what moves backwards is not the ring's.
         let lost = counters.overflow.wrapping_sub(self.counters.overflow);
+        let lost = if lost <= i32::MAX as u32 { u64::from(lost) } else { 0 };
         let is_first = self.counters.sq_entries == 0;
         self.counters = *counters;
         let in_flight = self.in_flight();
@@ -360,6 +362,19 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn overflows_that_the_program_writes_are_no_numbers_to_stumble_over() {
+        let found = Found { process: 1, fd: 3, engine: find::Engine::User, inode: 0, device: 0 };
+        let mut watched = Watched::new(found, Since::FirstLook);
+        let steps = [5, 7, 0, i32::MAX as u32, u32::MAX - 1, 1000, u32::MAX - 1, 1];
+        for overflow in steps {
+            let counters = Counters { overflow, sq_entries: 1, ..Counters::default() };
+            watched.add(&Changes { counters, ..Changes::default() });
+        }
+        let max = i32::MAX as u64;
+        assert_eq!(watched.tally.overflow, 2 + max + max + 1002 + 3);
+    }
 
     #[test]
     fn latency_follows_from_requests_in_flight() {
