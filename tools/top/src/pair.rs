@@ -7,7 +7,7 @@
 //! before the request, for each request that was taken has one. Where it cannot be told, nothing is made a pair, and the request is doubtful
 //! from then on: in flight or not.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use anyring_kernel_trace::requests::{Key, Requests};
 
@@ -39,7 +39,7 @@ pub struct Known<'a> {
 #[derive(Default)]
 struct Bearing {
     taken: Vec<usize>,
-    posted: Vec<usize>,
+    posted: VecDeque<usize>,
 }
 
 impl Pairs {
@@ -53,13 +53,14 @@ impl Pairs {
             all.entry(taken.sqe.user_data).or_default().taken.push(place);
         }
         for (place, posted) in changes.posted.iter().enumerate() {
-            all.entry(posted.cqe.user_data).or_default().posted.push(place);
+            all.entry(posted.cqe.user_data).or_default().posted.push_back(place);
         }
+        let waiting: HashSet<u64> = changes.waiting.iter().map(|waiting| waiting.sqe.user_data).collect();
         for (user_data, mut bearing) in all {
             let older: Vec<u64> = known.requests.bearing(user_data).collect();
             pairs.pair_older(user_data, &older, &mut bearing, (changes, known));
             // One that is taken this moment may have the newest completion.
-            let is_waiting = changes.waiting.iter().any(|waiting| waiting.sqe.user_data == user_data);
+            let is_waiting = waiting.contains(&user_data);
             pairs.pair_new(user_data, serials, bearing, changes, is_regular && !is_waiting);
         }
         if changes.missed_completions > 0 && changes.missed_submissions > 0 {
@@ -103,7 +104,7 @@ impl Pairs {
         is_regular: bool,
     ) {
         let Some(&newest) = bearing.taken.last() else { return };
-        let is_done = bearing.posted.last().is_some_and(|&last| {
+        let is_done = bearing.posted.back().is_some_and(|&last| {
             is_regular && is_after(&changes.posted[last], &changes.taken[newest], changes)
         });
         if !is_done {
@@ -115,7 +116,7 @@ impl Pairs {
         }
         while let Some(taken) = bearing.taken.pop() {
             let key = (user_data, serials[taken]);
-            match bearing.posted.pop() {
+            match bearing.posted.pop_back() {
                 Some(posted) => self.of_posted[posted] = Some(key),
                 None => self.lost.push(key),
             }
@@ -123,9 +124,9 @@ impl Pairs {
     }
 
     fn lose(&mut self, keys: Vec<Key>) {
-        let is_paired = |key: &Key| self.lost.contains(key) || self.of_posted.contains(&Some(*key));
-        let lost: Vec<Key> = keys.into_iter().filter(|key| !is_paired(key)).collect();
-        self.lost.extend(lost);
+        let known: HashSet<Key> =
+            self.lost.iter().copied().chain(self.of_posted.iter().flatten().copied()).collect();
+        self.lost.extend(keys.into_iter().filter(|key| !known.contains(key)));
     }
 }
 
@@ -217,6 +218,23 @@ mod tests {
         changes = look(&[7], 100, &[7, 7], 100);
         changes.missed_completions = 0;
         assert_eq!(pairs(&changes, &older, true), (vec![50, 100], vec![]));
+    }
+
+    /// Of the largest queues, which a program may fill as it likes.
+    #[test]
+    fn many_requests_take_no_time_of_their_square() {
+        const MANY: u64 = 1 << 15;
+        let own: Vec<u64> = (0..MANY).collect();
+        let same = vec![7; MANY as usize];
+        for user_data in [own, same] {
+            let mut changes = look(&user_data, 3 * MANY as u32, &user_data, 3 * MANY as u32);
+            changes.waiting = changes.taken.clone();
+            changes.waiting.iter_mut().for_each(|waiting| waiting.sqe.user_data += 1 << 40);
+            let older: Vec<(u64, u64)> = (1..=MANY).map(|serial| (MANY + serial, serial)).collect();
+            let (of_posted, lost) = pairs(&changes, &older, true);
+            assert!(of_posted.iter().all(|&serial| serial != 0));
+            assert_eq!(lost.len() as u64, MANY);
+        }
     }
 
     #[test]

@@ -78,7 +78,7 @@ impl Followed {
 
     /// Notes whether requests that are in flight have the same user data.
     pub fn note_ambiguity(&mut self, changes: &Changes) {
-        let is_shared = |taken: &Taken| self.requests.bearing(taken.sqe.user_data).count() > 1;
+        let is_shared = |taken: &Taken| self.requests.bearing(taken.sqe.user_data).nth(1).is_some();
         self.is_ambiguous |= changes.taken.iter().any(is_shared);
     }
 

@@ -1,6 +1,6 @@
 //! Makes events of what looks have found.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::RawFd;
 
 use anyring_engine::abi::{IOSQE_FIXED_FILE, IOSQE_IO_HARDLINK, IOSQE_IO_LINK, Sqe};
@@ -99,11 +99,15 @@ impl Teller {
             }
             watched.followed.doubtful.extend(pairs.doubtful);
         } else {
+            let mut waiting = by_user_data(&changes, &watched.followed.foretold);
             for posted in &changes.posted {
                 let user_data = posted.cqe.user_data;
                 let known = watched.followed.requests.find(&posted.cqe);
                 let key = known
-                    .or_else(|| self.foretold(watched, user_data, (&changes, &look), session))
+                    .or_else(|| {
+                        let taken = waiting.get_mut(&user_data)?.pop_front()?;
+                        Some(self.foretold(watched, taken, &look, session))
+                    })
                     .or_else(|| self.earlier(watched, user_data, &look, session));
                 self.posted(watched, posted, key, session);
             }
@@ -179,22 +183,11 @@ impl Teller {
     }
 
     /// Tells of a request that the queue's head does not say to be taken, because its completion was posted; its key.
-    fn foretold(
-        &mut self,
-        watched: &mut Watched,
-        user_data: u64,
-        (changes, look): (&Changes, &Look),
-        session: &mut Session,
-    ) -> Option<Key> {
-        let followed = &watched.followed;
-        let mut waiting = changes.waiting.iter();
-        let taken = waiting.find(|waiting| {
-            waiting.sqe.user_data == user_data && !followed.foretold.contains(&waiting.position)
-        })?;
+    fn foretold(&mut self, watched: &mut Watched, taken: &Taken, look: &Look, session: &mut Session) -> Key {
         let serial = self.taken(watched, taken, look, session);
         watched.followed.foretold.insert(taken.position);
         watched.followed.requests.add(serial, &taken.sqe, None, look.before);
-        Some((user_data, serial))
+        (taken.sqe.user_data, serial)
     }
 
     /// Counts what was missed. If completions were, gives up the oldest requests, until as many are left as are in flight.
@@ -287,4 +280,15 @@ impl Teller {
             session.event(&event);
         }
     }
+}
+
+/// The requests that wait to be taken by their user data, the oldest first, but for those that were told already.
+fn by_user_data<'a>(changes: &'a Changes, foretold: &HashSet<u32>) -> HashMap<u64, VecDeque<&'a Taken>> {
+    let mut waiting: HashMap<u64, VecDeque<&Taken>> = HashMap::new();
+    if !changes.posted.is_empty() {
+        for taken in changes.waiting.iter().filter(|taken| !foretold.contains(&taken.position)) {
+            waiting.entry(taken.sqe.user_data).or_default().push_back(taken);
+        }
+    }
+    waiting
 }
