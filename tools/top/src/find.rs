@@ -93,7 +93,10 @@ pub fn everywhere() -> (Vec<Found>, usize) {
     for process in process::all() {
         match in_process(process) {
             Ok(rings) => found.extend(rings),
-            Err(error) => denied += usize::from(error.kind() == io::ErrorKind::PermissionDenied),
+            Err(error) => {
+                let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
+                denied += usize::from(is_denied && process::may_have_descriptors(process));
+            }
         }
     }
     (found, denied)

@@ -95,6 +95,22 @@ pub fn all() -> Vec<u32> {
     all
 }
 
+/// True if a process may have descriptors: it has not ended already, and is no thread of the kernel's.
+pub fn may_have_descriptors(process: u32) -> bool {
+    fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|status| is_program(&status))
+}
+
+/// True if a line of `/proc/PID/stat` is that of a program that runs.
+fn is_program(status: &str) -> bool {
+    const KERNEL_THREAD: u64 = 0x20_0000;
+    let Some((_, behind_name)) = status.rsplit_once(')') else { return false };
+    let mut fields = behind_name.split_whitespace();
+    let has_ended = fields.next().is_none_or(|state| matches!(state, "Z" | "X"));
+    // The parent, the group, the session, the terminal and its group are between the state and the flags.
+    let flags = fields.nth(5).and_then(|flags| flags.parse::<u64>().ok());
+    !has_ended && flags.is_some_and(|flags| flags & KERNEL_THREAD == 0)
+}
+
 /// The user that a process belongs to.
 pub fn owner(process: u32) -> Option<u32> {
     Some(fs::metadata(format!("/proc/{process}")).ok()?.uid())
@@ -122,4 +138,17 @@ pub fn descriptors(process: u32) -> io::Result<Vec<RawFd>> {
 pub fn target(process: u32, fd: RawFd) -> Option<String> {
     let target = fs::read_link(format!("/proc/{process}/fd/{fd}")).ok()?;
     Some(target.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neither_zombies_nor_threads_of_the_kernel_have_descriptors() {
+        assert!(is_program("11 (a) b) S 1 11 11 0 -1 4194560 7 0"));
+        assert!(!is_program("11 (a) Z 1 11 11 0 -1 4194560 7 0"));
+        assert!(!is_program("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0"));
+        assert!(may_have_descriptors(std::process::id()));
+    }
 }
