@@ -12,11 +12,11 @@ use std::process::ExitCode;
 
 /// Shows the table until it is ended.
 pub fn top(arguments: &Top) -> ExitCode {
-    let refusal = arguments.process.and_then(|process| can_be_seen(process).err());
-    if let Some(refusal) = refusal {
-        return fail(OWN_FAILURE, &refusal.to_string(), &refusal.why(), refusal.remedy());
-    }
-    let machine = Machine::new(arguments.process);
+    let process = match arguments.process.map(visible).transpose() {
+        Ok(process) => process,
+        Err(refusal) => return fail(OWN_FAILURE, &refusal.to_string(), &refusal.why(), refusal.remedy()),
+    };
+    let machine = Machine::new(process);
     let is_plain = arguments.once || arguments.json || !std::io::stdout().is_terminal();
     if is_plain {
         return print(machine, arguments);
@@ -32,9 +32,11 @@ pub fn top(arguments: &Top) -> ExitCode {
     }
 }
 
-/// Looks whether there is such a process, whose descriptors may be listed.
-fn can_be_seen(process: u32) -> Result<(), Refusal> {
-    Process::open(process)?.descriptors().map(drop)
+/// The process of this number, if its descriptors may be listed.
+fn visible(process: u32) -> Result<Process, Refusal> {
+    let process = Process::open(process)?;
+    process.descriptors()?;
+    Ok(process)
 }
 
 fn print(mut machine: Machine, arguments: &Top) -> ExitCode {
@@ -50,10 +52,7 @@ fn print(mut machine: Machine, arguments: &Top) -> ExitCode {
         } else {
             out(format_args!("{}", table::text(&table)));
         }
-        if arguments.once {
-            return ExitCode::SUCCESS;
-        }
-        if arguments.process.is_some_and(|process| Process::open(process).is_err()) {
+        if arguments.once || machine.has_ended() {
             return ExitCode::SUCCESS;
         }
     }

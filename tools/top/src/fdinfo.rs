@@ -1,22 +1,50 @@
 //! The counters of a kernel's ring as `/proc/PID/fdinfo` shows them: all that there is to see where the memory cannot be mapped.
 
 use std::fs;
-use std::os::fd::RawFd;
+use std::io;
 
+use crate::find::Found;
 use crate::geometry::Counters;
 
-/// The counters of a ring; `None` where the kernel does not tell, because the ring is busy or gone.
-pub fn counters(process: u32, fd: RawFd) -> Option<Counters> {
-    parse(&fs::read_to_string(format!("/proc/{process}/fdinfo/{fd}")).ok()?)
+/// What is shown at the descriptor of a ring.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// The ring's counters.
+    Counters(Counters),
+    /// No counters, for the ring is busy.
+    Busy,
+    /// Another file.
+    Other,
+}
+
+/// Reads what is shown at the descriptor of a ring.
+///
+/// # Errors
+/// Where there is no such descriptor any more, or the caller may not read it.
+pub fn read(found: &Found) -> io::Result<Shown> {
+    let text = fs::read_to_string(format!("/proc/{}/fdinfo/{}", found.process, found.fd))?;
+    Ok(shown(&text, found.inode))
+}
+
+fn shown(text: &str, inode: u64) -> Shown {
+    // Before Linux 5.14 the inode is not shown.
+    let is_other = value(text, "ino").is_some_and(|shown| shown != inode);
+    match parse(text) {
+        _ if is_other => Shown::Other,
+        Some(counters) => Shown::Counters(counters),
+        None => Shown::Busy,
+    }
+}
+
+fn value(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    let word = line.trim();
+    let parsed = word.strip_prefix("0x").map(|digits| u64::from_str_radix(digits, 16));
+    parsed.unwrap_or_else(|| word.parse()).ok()
 }
 
 fn parse(text: &str) -> Option<Counters> {
-    let value = |key: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
-        let word = line.trim();
-        let parsed = word.strip_prefix("0x").map(|digits| u32::from_str_radix(digits, 16));
-        parsed.unwrap_or_else(|| word.parse()).ok()
-    };
+    let value = |key: &str| u32::try_from(value(text, key)?).ok();
     Some(Counters {
         sq_head: value("SqHead")?,
         sq_tail: value("SqTail")?,
@@ -37,9 +65,14 @@ mod tests {
         let text = "pos:\t0\nino:\t15162\nSqMask:\t0x7\nSqHead:\t11\nSqTail:\t12\nCachedSqHead:\t11\n\
             CqMask:\t0xf\nCqHead:\t3\nCqTail:\t9\nCachedCqTail:\t9\n";
         let counters = parse(text).unwrap();
-        assert_eq!((counters.sq_ready(), counters.cq_ready(), counters.in_flight()), (1, 6, Some(2)));
+        assert_eq!((counters.sq_ready(), counters.cq_ready()), (1, 6));
+        // How many were lost is not shown.
+        assert_eq!((counters.overflow, counters.in_flight()), (None, None));
         assert_eq!((counters.sq_entries, counters.cq_entries), (8, 16));
         // A ring whose lock is held shows nothing.
-        assert_eq!(parse("pos:\t0\n"), None);
+        assert_eq!(shown("pos:\t0\n", 1), Shown::Busy);
+        assert_eq!(shown(text, 15162), Shown::Counters(counters));
+        // The program has put another ring at the number.
+        assert_eq!(shown(text, 15163), Shown::Other);
     }
 }

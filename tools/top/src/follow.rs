@@ -49,6 +49,8 @@ pub struct Changes {
     pub waiting: Vec<Taken>,
     /// Completions, in order.
     pub posted: Vec<Posted>,
+    /// Completions take two places, or fill one that nobody uses.
+    pub has_large_cqes: bool,
     /// How many entries of the submission queue were taken.
     pub submissions: u32,
     /// How many entries of the completion queue were posted.
@@ -115,6 +117,9 @@ impl Follower {
         let before = counters.cq_tail.wrapping_sub(completions);
         changes.missed_completions =
             posted.get(first).map_or(completions, |(position, _)| position.wrapping_sub(before));
+        let is_large =
+            |posted: &Option<Posted>| posted.is_none_or(|posted| posted.cqe.flags & IORING_CQE_F_32 != 0);
+        changes.has_large_cqes = posted.iter().any(|(_, posted)| is_large(posted));
         changes.posted = posted.into_iter().skip(first).filter_map(|(_, posted)| posted).collect();
         changes
     }

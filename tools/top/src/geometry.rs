@@ -4,7 +4,7 @@
 //! sizes stand among them. What no word says is found out by what is there: whether entries are of double size, and whether the
 //! submission queue has an array of indices, which programs fill with each index in its place.
 
-use linux_raw_sys::io_uring::{IORING_OFF_SQ_RING, IORING_OFF_SQES};
+use linux_raw_sys::io_uring::{IORING_OFF_SQ_RING, IORING_OFF_SQES, IORING_SQ_CQ_OVERFLOW};
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -79,6 +79,8 @@ pub struct Geometry {
     cqe_bytes: usize,
     sqe_bytes: usize,
     array: Option<usize>,
+    /// The tail of the submission queue by which that was found out.
+    guessed_at: u32,
 }
 
 /// The state of both queues at one moment.
@@ -94,8 +96,8 @@ pub struct Counters {
     pub cq_tail: u32,
     /// SQEs that were taken and named no entry.
     pub dropped: u32,
-    /// CQEs that found no room and were lost.
-    pub overflow: u32,
+    /// CQEs that found no room and were lost; `None` where that cannot be seen.
+    pub overflow: Option<u32>,
     /// `IORING_SQ_*`.
     pub sq_flags: u32,
     /// The size of the submission queue.
@@ -115,11 +117,23 @@ impl Counters {
         self.cq_tail.wrapping_sub(self.cq_head).min(self.cq_entries)
     }
 
-    /// Requests in flight, if each has had one completion or will have it: requests taken less completions posted.
+    /// Requests in flight, if each has had one completion or will have it: requests taken less completions posted or lost. Completions
+    /// that are kept for want of room are not counted anywhere.
     pub fn in_flight(&self) -> Option<u32> {
+        self.surplus()?.try_into().ok()
+    }
+
+    /// Requests in flight, as [`Counters::in_flight`] has it; none if the queue's head lags behind: the user engine may post completions
+    /// before it says that their requests were taken.
+    pub fn about_in_flight(&self) -> Option<u32> {
+        let surplus = self.surplus()?;
+        (i64::from(surplus) >= -i64::from(self.sq_entries)).then_some(surplus.max(0) as u32)
+    }
+
+    fn surplus(&self) -> Option<i32> {
+        let completed = self.cq_tail.wrapping_add(self.overflow?);
         let taken = self.sq_head.wrapping_sub(self.dropped);
-        let difference = taken.wrapping_sub(self.cq_tail);
-        (difference <= i32::MAX as u32).then_some(difference)
+        (self.sq_flags & IORING_SQ_CQ_OVERFLOW == 0).then_some(taken.wrapping_sub(completed) as i32)
     }
 }
 
@@ -156,7 +170,8 @@ impl Memory {
         let is_same = rings.reaches(PAGE)
             && rings.reaches(rings_length)
             && sqes.reaches(sqes_length)
-            && Words::found(&rings) == Some((words, sq_entries, cq_entries));
+            && Words::found(&rings) == Some((words, sq_entries, cq_entries))
+            && known.stands(rings.word(words.sq_tail));
         Ok(is_same.then_some(Memory { rings, sqes, geometry: *known }))
     }
 
@@ -204,7 +219,7 @@ impl Memory {
             sq_tail: word(words.sq_tail),
             cq_head: word(words.cq_head),
             dropped: word(words.dropped),
-            overflow: word(words.overflow),
+            overflow: Some(word(words.overflow)),
             sq_flags: word(words.sq_flags),
             sq_entries,
             cq_entries,
@@ -291,6 +306,11 @@ impl Geometry {
         self.array.is_some()
     }
 
+    /// True if nothing more can be found out, now that the tail of the submission queue is here: not before all places were used.
+    fn stands(&self, sq_tail: u32) -> bool {
+        self.guessed_at >= self.sq_entries || self.guessed_at == sq_tail
+    }
+
     fn found_out(
         (words, sq_entries, cq_entries): (Words, u32, u32),
         arrays: [usize; 2],
@@ -319,6 +339,7 @@ impl Geometry {
             cqe_bytes,
             sqe_bytes: if is_double { 2 * SQE } else { SQE },
             array: array.map(|(_, array)| array),
+            guessed_at: rings.word(words.sq_tail),
         }
     }
 }
@@ -341,4 +362,30 @@ fn likelihood_of_array(rings: &mut View, offset: usize, entries: u32) -> usize {
 fn has_contents(view: &mut View, offset: usize, length: usize) -> bool {
     view.reaches(offset + length)
         && (offset..offset + length).step_by(size_of::<u64>()).any(|at| view.words::<1>(at) != [0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_in_flight_are_those_that_have_not_completed() {
+        let counters = |sq_head, cq_tail, overflow| Counters {
+            sq_head,
+            cq_tail,
+            overflow,
+            sq_entries: 8,
+            ..Counters::default()
+        };
+        let both = |counters: Counters| (counters.in_flight(), counters.about_in_flight());
+        assert_eq!(both(counters(10, 7, Some(0))), (Some(3), Some(3)));
+        // Two of the three were lost.
+        assert_eq!(both(counters(10, 7, Some(2))), (Some(1), Some(1)));
+        assert_eq!(both(counters(10, 7, None)), (None, None));
+        // The head lags behind.
+        assert_eq!(both(counters(7, 10, Some(0))), (None, Some(0)));
+        assert_eq!(both(counters(7, 16, Some(0))), (None, None));
+        let keeps = Counters { sq_flags: IORING_SQ_CQ_OVERFLOW, ..counters(10, 7, Some(0)) };
+        assert_eq!(both(keeps), (None, None));
+    }
 }

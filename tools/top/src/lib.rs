@@ -10,6 +10,7 @@ mod fdinfo;
 pub mod find;
 pub mod follow;
 pub mod geometry;
+mod irregular;
 mod pair;
 pub mod process;
 pub mod refusal;
@@ -22,26 +23,36 @@ mod view;
 
 use std::time::Duration;
 
-/// The longest and the shortest time between two looks at all rings.
+/// The longest time between two looks at all rings, where looks are short.
 const LONGEST: Duration = Duration::from_millis(20);
+/// The shortest time between two looks at all rings.
 const SHORTEST: Duration = Duration::from_millis(2);
 /// The time between two looks is at least so many times as long as a look takes.
 const REST: u32 = 40;
-/// See [`short_pause`].
+/// Where single requests are of interest, the time between two looks is at least so many times as long as a look takes.
 const SHORT_REST: u32 = 15;
+/// The shortest time between two looks, where single requests are of interest.
 const SHORTEST_OF_ALL: Duration = Duration::from_micros(250);
 
-/// How long to wait behind a look that has taken so long.
+/// How long to wait behind a look that has taken so much of the processor's time.
 fn pause(took: Duration) -> Duration {
     (took * REST).clamp(SHORTEST, LONGEST.max(took * REST))
 }
 
-/// How long to wait behind a look that has taken so long, where single requests are of interest.
+/// How long to wait behind a look that has taken so much of the processor's time, where single requests are of interest.
 pub fn short_pause(took: Duration) -> Duration {
     (took * SHORT_REST).max(SHORTEST_OF_ALL)
 }
 
-/// Looks at the rings for an interval, and tells what was seen.
+/// The processor's time that this thread has had; it does not count what others did meanwhile, or that somebody did not read on.
+fn processor_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: fills a structure of ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Looks at the rings for an interval, and tells what was seen. Rings that are made in the interval are found at the next one's beginning.
 pub fn sample(machine: &mut top::Machine, interval: Duration) -> top::Table {
     let began = std::time::Instant::now();
     machine.search();

@@ -159,7 +159,7 @@ mod tests {
             ready: 0,
         };
         Changes {
-            counters: Counters { sq_head, cq_tail, ..Counters::default() },
+            counters: Counters { sq_head, cq_tail, overflow: Some(0), ..Counters::default() },
             taken: taken.iter().enumerate().map(taken_at).collect(),
             posted: posted.iter().enumerate().map(posted_at).collect(),
             missed_submissions: 10,

@@ -45,6 +45,11 @@ impl Refusal {
         matches!(self.error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
     }
 
+    /// True if the file at the descriptor has no ring's memory, or has none yet.
+    pub fn is_no_ring(&self) -> bool {
+        self.step == Step::MapMemory && self.error.kind() == io::ErrorKind::InvalidData
+    }
+
     /// The likely cause.
     pub fn why(&self) -> String {
         match self.error.raw_os_error() {

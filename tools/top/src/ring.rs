@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use crate::fdinfo;
+use crate::fdinfo::{self, Shown};
 use crate::find::{Engine, Found};
 use crate::follow::{self, Changes, Follower};
 use crate::geometry::{Counters, Geometry, Memory};
@@ -28,7 +28,7 @@ pub enum Access {
 pub enum Since {
     /// The first look; what happened before is not looked for.
     FirstLook,
-    /// The beginning of the ring, which was made while its process was watched.
+    /// The beginning of the ring, which was found while its process was watched, and has taken few requests so far.
     Beginning,
 }
 
@@ -94,8 +94,8 @@ impl Ring {
                 self.access = Access::Memory;
                 self.geometry = Some(*memory.geometry());
                 let is_first = self.follower.is_none();
-                let follower = self.follower.get_or_insert_with(|| begun(self.since, &memory.counters()));
-                let mut changes = follower.look(&memory);
+                let mut changes = self.follower(&memory.counters()).look(&memory);
+                self.counters = changes.counters;
                 if is_first && self.since == Since::FirstLook {
                     changes.earlier = follow::earlier(&memory);
                 }
@@ -113,24 +113,31 @@ impl Ring {
         if self.found.engine != Engine::Kernel {
             return Err(refusal);
         }
-        let Some(counters) = fdinfo::counters(self.found.process, self.found.fd) else {
-            // A ring that is busy shows no counters; one that has never shown any is none that can be seen.
-            return if self.follower.is_some() {
-                Ok(Some(Changes { counters: self.counters, ..Changes::default() }))
-            } else {
-                Err(refusal)
-            };
+        let counters = match fdinfo::read(&self.found) {
+            Ok(Shown::Counters(counters)) => counters,
+            Ok(Shown::Other) => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            // What was seen last stands until the next look.
+            Ok(Shown::Busy) if self.follower.is_some() => {
+                return Ok(Some(Changes { counters: self.counters, ..Changes::default() }));
+            }
+            Ok(Shown::Busy) | Err(_) => return Err(refusal),
         };
         (self.access, self.counters) = (Access::Counters, counters);
-        let follower = self.follower.get_or_insert_with(|| begun(self.since, &counters));
-        Ok(Some(follower.count(counters)))
+        Ok(Some(self.follower(&counters).count(counters)))
     }
-}
 
-fn begun(since: Since, counters: &Counters) -> Follower {
-    match since {
-        Since::FirstLook => Follower::from(counters),
-        Since::Beginning => Follower::from_beginning(),
+    /// Who follows the ring, from the first look on.
+    fn follower(&mut self, counters: &Counters) -> &mut Follower {
+        if self.follower.is_none() && counters.sq_head > counters.sq_entries {
+            // It may be older than its descriptor, which another process gave, for instance.
+            self.since = Since::FirstLook;
+        }
+        let since = self.since;
+        self.follower.get_or_insert_with(|| match since {
+            Since::FirstLook => Follower::from(counters),
+            Since::Beginning => Follower::from_beginning(),
+        })
     }
 }
 

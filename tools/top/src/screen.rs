@@ -81,11 +81,15 @@ impl Opened {
         Opened { process: row.process, descriptor: row.descriptor, watch, session, lines }
     }
 
-    fn look(&mut self) {
-        if let Ok(watch) = &mut self.watch
-            && let Err(refusal) = watch.look(&mut self.session)
-        {
-            self.watch = Err(refusal.to_string());
+    /// Looks at the ring; the processor's time that it took.
+    fn look(&mut self) -> Duration {
+        let Ok(watch) = &mut self.watch else { return Duration::ZERO };
+        match watch.look(&mut self.session) {
+            Ok(looked) => looked.took,
+            Err(refusal) => {
+                self.watch = Err(refusal.to_string());
+                Duration::ZERO
+            }
         }
     }
 }
@@ -109,9 +113,7 @@ impl Screen {
             while told.elapsed() < interval {
                 let mut took = self.machine.look();
                 if let Some(opened) = &mut self.opened {
-                    let began = Instant::now();
-                    opened.look();
-                    took += began.elapsed();
+                    took += opened.look();
                 }
                 let pause = if self.opened.is_some() { crate::short_pause(took) } else { crate::pause(took) };
                 let pause = pause.min(interval.saturating_sub(told.elapsed()));
@@ -232,7 +234,7 @@ mod tests {
         Row {
             process,
             program: format!("program-{process}"),
-            submissions_per_s,
+            submissions_per_s: Some(submissions_per_s),
             errors_per_s,
             ..Row::default()
         }

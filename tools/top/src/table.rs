@@ -19,9 +19,9 @@ pub struct Column {
     order: fn(&Row, &Row) -> Ordering,
 }
 
-fn number(one: f64, other: f64) -> Ordering {
-    // The largest first.
-    other.total_cmp(&one)
+/// The largest first; what is not known comes last.
+fn number(one: Option<f64>, other: Option<f64>) -> Ordering {
+    other.unwrap_or(-1.0).total_cmp(&one.unwrap_or(-1.0))
 }
 
 fn by_place(one: &Row, other: &Row) -> Ordering {
@@ -40,46 +40,46 @@ pub const COLUMNS: [Column; 13] = [
     column!("PROGRAM", 15, false, None, |row| row.program.clone(), by_place),
     column!("RING", 4, true, None, |row| row.descriptor.to_string(), by_place),
     column!("ENGINE", 6, false, None, |row| row.engine.into(), by_place),
-    column!("SUBMIT/S", 9, true, Some('s'), |row| rate(row.submissions_per_s), |one, other| number(
+    column!("SUBMIT/S", 9, true, Some('s'), |row| known(row.submissions_per_s, rate), |one, other| number(
         one.submissions_per_s,
         other.submissions_per_s
     )),
-    column!("COMPL/S", 9, true, Some('c'), |row| rate(row.completions_per_s), |one, other| number(
+    column!("COMPL/S", 9, true, Some('c'), |row| known(row.completions_per_s, rate), |one, other| number(
         one.completions_per_s,
         other.completions_per_s
     )),
-    column!("FLIGHT", 6, true, Some('f'), |row| known(row.in_flight), |one, other| {
-        other.in_flight.cmp(&one.in_flight)
-    }),
+    column!(
+        "FLIGHT",
+        6,
+        true,
+        Some('f'),
+        |row| known(row.in_flight, |count| count.to_string()),
+        |one, other| { other.in_flight.cmp(&one.in_flight) }
+    ),
     column!(
         "CQ",
         11,
         true,
         Some('k'),
-        |row| format!("{}/{}", row.cq_ready_most, row.cq_entries),
+        |row| known(row.cq_ready_most.zip(row.cq_entries), |(most, entries)| format!("{most}/{entries}")),
         |one, other| {
-            let fill = |row: &Row| f64::from(row.cq_ready_most) / f64::from(row.cq_entries.max(1));
+            let fill = |row: &Row| Some(f64::from(row.cq_ready_most?) / f64::from(row.cq_entries?.max(1)));
             number(fill(one), fill(other))
         }
     ),
     column!("OVERFL", 6, true, Some('o'), overflow, |one, other| {
         (other.overflows, other.is_overflowing).cmp(&(one.overflows, one.is_overflowing))
     }),
-    column!("SQ FULL", 7, true, Some('u'), |row| percent(row.sq_full), |one, other| number(
+    column!("SQ FULL", 7, true, Some('u'), |row| known(row.sq_full, percent), |one, other| number(
         one.sq_full,
         other.sq_full
     )),
-    column!("ERR/S", 7, true, Some('e'), |row| row.errors_per_s.map_or("?".into(), rate), |one, other| {
-        number(one.errors_per_s.unwrap_or(0.0), other.errors_per_s.unwrap_or(0.0))
+    column!("ERR/S", 7, true, Some('e'), |row| known(row.errors_per_s, rate), |one, other| {
+        number(one.errors_per_s, other.errors_per_s)
     }),
-    column!(
-        "LATENCY",
-        7,
-        true,
-        Some('l'),
-        |row| row.latency_ns.map_or("?".into(), duration),
-        |one, other| { other.latency_ns.cmp(&one.latency_ns) }
-    ),
+    column!("LATENCY", 7, true, Some('l'), |row| known(row.latency_ns, duration), |one, other| {
+        other.latency_ns.cmp(&one.latency_ns)
+    }),
     column!("OPERATIONS", 0, false, None, operations, by_place),
 ];
 
@@ -102,13 +102,13 @@ pub fn sort(rows: &mut [Row], key: char) {
 
 /// The line above the table.
 pub fn summary(table: &Table) -> String {
-    let submissions: f64 = table.rings.iter().map(|row| row.submissions_per_s).sum();
+    let submissions: f64 = table.rings.iter().filter_map(|row| row.submissions_per_s).sum();
     let mut processes: Vec<u32> = table.rings.iter().map(|row| row.process).collect();
+    processes.sort_unstable();
     processes.dedup();
-    let (all, missed) = table
-        .rings
-        .iter()
-        .fold((0, 0), |(all, missed), row| (all + row.submissions, missed + row.submissions_missed));
+    let (all, missed) = table.rings.iter().fold((0, 0), |(all, missed), row| {
+        (all + row.submissions.unwrap_or(0), missed + row.submissions_missed.unwrap_or(0))
+    });
     let mut line = format!(
         "rings: {}, processes: {}, submissions: {}/s in {:.1} s",
         table.rings.len(),
@@ -167,8 +167,8 @@ fn percent(part: f64) -> String {
     format!("{:.0}%", part * 100.0)
 }
 
-fn known(count: Option<u32>) -> String {
-    count.map_or("?".into(), |count| count.to_string())
+fn known<T>(value: Option<T>, shown: impl Fn(T) -> String) -> String {
+    value.map_or("?".into(), shown)
 }
 
 fn duration(time_ns: u64) -> String {
@@ -183,24 +183,61 @@ fn duration(time_ns: u64) -> String {
 }
 
 fn overflow(row: &Row) -> String {
-    format!("{}{}", row.overflows, if row.is_overflowing { "+" } else { "" })
+    let waits = if row.is_overflowing == Some(true) { "+" } else { "" };
+    known(row.overflows, |lost| match lost {
+        0..100_000 => format!("{lost}{waits}"),
+        _ => format!("{}{waits}", rate(lost as f64)),
+    })
 }
 
 fn operations(row: &Row) -> String {
     if let Some(refusal) = &row.refusal {
         return refusal.clone();
     }
-    if row.access == "counters" {
-        return "? (only the counters can be seen)".into();
-    }
-    let seen: u64 = row.operations.iter().map(|operation| operation.seen).sum();
-    let all = row.operations.iter().map(|operation| {
+    let Some(operations) = &row.operations else { return "? (only the counters can be seen)".into() };
+    let seen: u64 = operations.iter().map(|operation| operation.seen).sum();
+    let all = operations.iter().map(|operation| {
         format!("{} {}", operation.operation, percent(operation.seen as f64 / seen.max(1) as f64))
     });
     let mut text = all.collect::<Vec<_>>().join(", ");
-    if row.submissions_missed > 0 {
-        let missed = percent(row.submissions_missed as f64 / row.submissions as f64);
+    if let (Some(missed @ 1..), Some(submissions)) = (row.submissions_missed, row.submissions) {
+        let missed = percent(missed as f64 / submissions as f64);
         let _ = write!(text, " ({missed} not seen)");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(process: u32, submissions_per_s: f64) -> Row {
+        Row { process, submissions_per_s: Some(submissions_per_s), ..Row::default() }
+    }
+
+    #[test]
+    fn processes_are_counted_once_in_whatever_order_their_rings_are() {
+        let mut rings = vec![row(1, 5.0), row(2, 4.0), row(1, 3.0)];
+        sort(&mut rings, FIRST_ORDER);
+        let table = Table { interval_s: 1.0, processes_denied: 0, rings };
+        assert!(
+            summary(&table).starts_with("rings: 3, processes: 2, submissions: 12/s"),
+            "{}",
+            summary(&table)
+        );
+    }
+
+    #[test]
+    fn what_is_not_known_is_a_question_mark_and_comes_last() {
+        let unknown = Row { process: 1, ..Row::default() };
+        let mut rows = vec![unknown, row(2, 0.0)];
+        sort(&mut rows, FIRST_ORDER);
+        assert_eq!((rows[0].process, rows[1].process), (2, 1));
+        let cell = |head| COLUMNS.iter().find(|column| column.head == head).unwrap().cell(&rows[1]);
+        for head in ["SUBMIT/S", "COMPL/S", "FLIGHT", "CQ", "OVERFL", "SQ FULL", "ERR/S", "LATENCY"] {
+            assert_eq!(cell(head), "?", "{head}");
+        }
+        let lost = |overflows| overflow(&Row { overflows: Some(overflows), ..Row::default() });
+        assert_eq!([lost(7), lost(99_999), lost(4_300_000_000)], ["7", "99999", "4300M"]);
+    }
 }

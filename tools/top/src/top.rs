@@ -7,14 +7,15 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyring_engine::abi::IOSQE_CQE_SKIP_SUCCESS;
 use anyring_engine::ops;
-use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF, IORING_SQ_CQ_OVERFLOW};
+use linux_raw_sys::io_uring::IORING_SQ_CQ_OVERFLOW;
 
 use crate::find::{self, Found, Identity};
 use crate::follow::Changes;
 use crate::geometry::Counters;
+use crate::irregular;
 use crate::process::{self, Process};
+use crate::refusal::Refusal;
 use crate::ring::{Access, Ring, Since};
 
 /// The time between two searches is at least so many times as long as a search takes.
@@ -24,20 +25,20 @@ const SEARCH_REST: u32 = 20;
 pub struct Machine {
     shared_inode: u64,
     /// Only this process's rings are of interest.
-    only: Option<u32>,
+    only: Option<Process>,
     processes: BTreeMap<u32, Program>,
     rings: BTreeMap<Identity, Watched>,
     /// Processes that the caller may not look at.
     denied: usize,
     began: Instant,
-    is_first_search: bool,
     /// When the last search ended, and how long it took.
     searched: Option<(Instant, Duration)>,
 }
 
 /// A process with rings.
 struct Program {
-    process: Process,
+    /// The process, or why it cannot be looked at.
+    process: Result<Process, Refusal>,
     name: String,
     user: u32,
 }
@@ -72,7 +73,7 @@ struct Tally {
     operations: BTreeMap<u8, u64>,
 }
 
-/// A ring over an interval.
+/// A ring over an interval; `None` stands for what cannot be seen.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Row {
     /// The process that has it.
@@ -91,47 +92,47 @@ pub struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
     /// Requests that were taken from the submission queue, a second.
-    pub submissions_per_s: f64,
+    pub submissions_per_s: Option<f64>,
     /// Completions that were posted, a second.
-    pub completions_per_s: f64,
+    pub completions_per_s: Option<f64>,
     /// Operations of the requests that were seen, most frequent first.
-    pub operations: Vec<Operation>,
+    pub operations: Option<Vec<Operation>>,
     /// Requests in flight at the last look, if the counters say so.
     pub in_flight: Option<u32>,
     /// Requests in the submission queue at the last look.
-    pub sq_ready: u32,
+    pub sq_ready: Option<u32>,
     /// The size of the submission queue.
-    pub sq_entries: u32,
+    pub sq_entries: Option<u32>,
     /// The part of the looks that found the submission queue full.
-    pub sq_full: f64,
+    pub sq_full: Option<f64>,
     /// Completions in the completion queue at the last look.
-    pub cq_ready: u32,
+    pub cq_ready: Option<u32>,
     /// The most completions that a look found in the completion queue.
-    pub cq_ready_most: u32,
+    pub cq_ready_most: Option<u32>,
     /// The size of the completion queue.
-    pub cq_entries: u32,
+    pub cq_entries: Option<u32>,
     /// Completions that were lost because the completion queue was full.
-    pub overflows: u64,
+    pub overflows: Option<u64>,
     /// Completions wait because the completion queue is full.
-    pub is_overflowing: bool,
+    pub is_overflowing: Option<bool>,
     /// Failed requests among the completions that were seen, a second; `None` where none was seen.
     pub errors_per_s: Option<f64>,
     /// The average time from submission to completion.
     pub latency_ns: Option<u64>,
-    /// Requests and completions that were counted in the interval, and how many of them passed by unseen.
-    pub submissions: u64,
-    /// See `submissions`.
-    pub submissions_missed: u64,
-    /// See `submissions`.
-    pub completions: u64,
-    /// See `submissions`.
-    pub completions_missed: u64,
+    /// Requests that were taken from the submission queue in the interval.
+    pub submissions: Option<u64>,
+    /// Requests that were taken, and passed by unseen.
+    pub submissions_missed: Option<u64>,
+    /// Completions that were posted in the interval.
+    pub completions: Option<u64>,
+    /// Completions that were posted, and passed by unseen.
+    pub completions_missed: Option<u64>,
 }
 
 /// An operation, as far as it was seen.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Operation {
-    /// Its name.
+    /// The name of the operation.
     pub operation: &'static str,
     /// How many were seen.
     pub seen: u64,
@@ -152,7 +153,7 @@ pub struct Table {
 
 impl Machine {
     /// The rings of the machine, or of one process.
-    pub fn new(only: Option<u32>) -> Machine {
+    pub fn new(only: Option<Process>) -> Machine {
         Machine {
             shared_inode: find::shared_inode(),
             only,
@@ -160,7 +161,6 @@ impl Machine {
             rings: BTreeMap::new(),
             denied: 0,
             began: Instant::now(),
-            is_first_search: true,
             searched: None,
         }
     }
@@ -175,10 +175,17 @@ impl Machine {
         self.searched = Some((Instant::now(), began.elapsed()));
     }
 
+    /// True if the process has ended whose rings alone are of interest.
+    pub fn has_ended(&self) -> bool {
+        self.only.as_ref().is_some_and(Process::has_ended)
+    }
+
     fn search_now(&mut self) {
-        let (found, denied) = match self.only {
+        let (found, denied) = match &self.only {
             None => find::everywhere(),
-            Some(process) => match find::in_process(process) {
+            // Another process may have the number by now.
+            Some(process) if process.has_ended() => (Vec::new(), 0),
+            Some(process) => match find::in_process(process.id()) {
                 Ok(found) => (found, 0),
                 Err(error) => (Vec::new(), usize::from(error.kind() == std::io::ErrorKind::PermissionDenied)),
             },
@@ -190,10 +197,8 @@ impl Machine {
             there.entry(found.identity(self.shared_inode)).or_insert(found);
         }
         self.rings.retain(|identity, _| there.contains_key(identity));
-        let since = if self.is_first_search { Since::FirstLook } else { Since::Beginning };
-        self.is_first_search = false;
         for (identity, found) in there {
-            let watched = self.rings.entry(identity).or_insert_with(|| Watched::new(found, since));
+            let watched = self.rings.entry(identity).or_insert_with(|| Watched::new(found));
             if *watched.ring.found() != found {
                 watched.ring.found_again(found);
             }
@@ -201,25 +206,33 @@ impl Machine {
         }
         let used =
             |process: &u32| self.rings.values().any(|watched| watched.ring.found().process == *process);
-        self.processes.retain(|process, program| used(process) && !program.process.has_ended());
+        let is_there =
+            |process: &Result<Process, Refusal>| process.as_ref().is_ok_and(|process| !process.has_ended());
+        self.processes.retain(|process, program| used(process) && is_there(&program.process));
         for watched in self.rings.values() {
             let id = watched.ring.found().process;
-            if let (false, Ok(process)) = (self.processes.contains_key(&id), Process::open(id)) {
+            if self.processes.contains_key(&id) {
+                continue;
+            }
+            let process = Process::open(id);
+            if !process.as_ref().is_err_and(Refusal::is_end) {
                 let (name, user) = (process::program(id), process::owner(id).unwrap_or(0));
                 self.processes.insert(id, Program { process, name, user });
             }
         }
     }
 
-    /// Looks at all rings once; how long that took.
+    /// Looks at all rings once; the processor's time that it took.
     pub fn look(&mut self) -> Duration {
-        let began = Instant::now();
+        let before = crate::processor_time();
         for watched in self.rings.values_mut() {
-            if let Some(program) = self.processes.get(&watched.ring.found().process) {
-                watched.look(&program.process);
+            match self.processes.get(&watched.ring.found().process).map(|program| &program.process) {
+                Some(Ok(process)) => watched.look(process),
+                Some(Err(refusal)) => watched.refusal = Some(refusal.to_string()),
+                None => {}
             }
         }
-        began.elapsed()
+        crate::processor_time() - before
     }
 
     /// The table of what was seen since the last table.
@@ -237,9 +250,9 @@ impl Machine {
 }
 
 impl Watched {
-    fn new(found: Found, since: Since) -> Watched {
+    fn new(found: Found) -> Watched {
         Watched {
-            ring: Ring::new(found, since),
+            ring: Ring::new(found, Since::FirstLook),
             tally: Tally::default(),
             counters: Counters::default(),
             is_irregular: false,
@@ -266,14 +279,12 @@ impl Watched {
 
     fn add(&mut self, changes: &Changes) {
         let Changes { counters, taken, posted, .. } = changes;
-        let skips = taken.iter().any(|taken| u32::from(taken.sqe.flags) & IOSQE_CQE_SKIP_SUCCESS != 0);
-        let several = IORING_CQE_F_MORE | IORING_CQE_F_NOTIF;
-        self.is_irregular |= skips || posted.iter().any(|posted| posted.cqe.flags & several != 0);
+        self.is_irregular |= irregular::is_seen_in(changes);
         // The program can write to the word: what moves backwards is not the ring's.
-        let lost = counters.overflow.wrapping_sub(self.counters.overflow);
-        let lost = if lost <= i32::MAX as u32 { u64::from(lost) } else { 0 };
-        let is_first = self.counters.sq_entries == 0;
-        self.counters = *counters;
+        let steps =
+            counters.overflow.zip(self.counters.overflow).map(|(now, before)| now.wrapping_sub(before));
+        let lost = steps.filter(|&lost| lost <= i32::MAX as u32).unwrap_or(0);
+        self.counters = Counters { overflow: counters.overflow.or(self.counters.overflow), ..*counters };
         let in_flight = self.in_flight();
         let tally = &mut self.tally;
         tally.looks += 1;
@@ -286,14 +297,15 @@ impl Watched {
         tally.missed_submissions += u64::from(changes.missed_submissions);
         tally.missed_completions += u64::from(changes.missed_completions);
         tally.errors += posted.iter().filter(|posted| posted.cqe.res < 0).count() as u64;
-        tally.overflow += if is_first { 0 } else { lost };
+        tally.overflow += u64::from(lost);
         for taken in taken {
             *tally.operations.entry(taken.sqe.opcode).or_default() += 1;
         }
     }
 
     fn in_flight(&self) -> Option<u32> {
-        self.counters.in_flight().filter(|_| !self.is_irregular)
+        let is_seen = self.refusal.is_none() && self.ring.access() == Access::Memory;
+        self.counters.about_in_flight().filter(|_| is_seen && !self.is_irregular)
     }
 
     fn tell(&mut self, program: &Program, interval_s: f64) -> Row {
@@ -307,7 +319,8 @@ impl Watched {
             (None, Access::Counters) => "counters",
         };
         let seen_completions = tally.completions - tally.missed_completions;
-        let can_err = seen_completions > 0 || access == "memory" && tally.completions == 0;
+        let (is_seen, has_memory) = (access != "nothing", access == "memory");
+        let can_err = seen_completions > 0 || has_memory && tally.completions == 0;
         let scale =
             |seen: u64, all: u64, count: u64| count as f64 * all as f64 / seen.max(1) as f64 / interval_s;
         let mut operations: Vec<Operation> = tally
@@ -328,24 +341,24 @@ impl Watched {
             engine: engine.word(),
             access,
             refusal: self.refusal.clone(),
-            submissions_per_s: tally.submissions as f64 / interval_s,
-            completions_per_s: tally.completions as f64 / interval_s,
-            operations,
-            in_flight: self.in_flight().filter(|_| access != "nothing"),
-            sq_ready: counters.sq_ready(),
-            sq_entries: counters.sq_entries,
-            sq_full: f64::from(tally.full) / f64::from(tally.looks.max(1)),
-            cq_ready: counters.cq_ready(),
-            cq_ready_most: tally.cq_ready_most,
-            cq_entries: counters.cq_entries,
-            overflows: tally.overflow,
-            is_overflowing: counters.sq_flags & IORING_SQ_CQ_OVERFLOW != 0,
+            submissions_per_s: is_seen.then_some(tally.submissions as f64 / interval_s),
+            completions_per_s: is_seen.then_some(tally.completions as f64 / interval_s),
+            operations: has_memory.then_some(operations),
+            in_flight: self.in_flight(),
+            sq_ready: is_seen.then(|| counters.sq_ready()),
+            sq_entries: is_seen.then_some(counters.sq_entries),
+            sq_full: is_seen.then(|| f64::from(tally.full) / f64::from(tally.looks.max(1))),
+            cq_ready: is_seen.then(|| counters.cq_ready()),
+            cq_ready_most: is_seen.then_some(tally.cq_ready_most),
+            cq_entries: is_seen.then_some(counters.cq_entries),
+            overflows: has_memory.then_some(tally.overflow),
+            is_overflowing: has_memory.then_some(counters.sq_flags & IORING_SQ_CQ_OVERFLOW != 0),
             errors_per_s: can_err.then(|| scale(seen_completions, tally.completions, tally.errors)),
-            latency_ns: tally.latency_ns(interval_s),
-            submissions: tally.submissions,
-            submissions_missed: tally.missed_submissions,
-            completions: tally.completions,
-            completions_missed: tally.missed_completions,
+            latency_ns: tally.latency_ns(interval_s).filter(|_| is_seen),
+            submissions: is_seen.then_some(tally.submissions),
+            submissions_missed: is_seen.then_some(tally.missed_submissions),
+            completions: is_seen.then_some(tally.completions),
+            completions_missed: is_seen.then_some(tally.missed_completions),
         }
     }
 }
@@ -366,14 +379,28 @@ mod tests {
     #[test]
     fn overflows_that_the_program_writes_are_no_numbers_to_stumble_over() {
         let found = Found { process: 1, fd: 3, engine: find::Engine::User, inode: 0, device: 0 };
-        let mut watched = Watched::new(found, Since::FirstLook);
+        let mut watched = Watched::new(found);
         let steps = [5, 7, 0, i32::MAX as u32, u32::MAX - 1, 1000, u32::MAX - 1, 1];
         for overflow in steps {
-            let counters = Counters { overflow, sq_entries: 1, ..Counters::default() };
+            let counters = Counters { overflow: Some(overflow), sq_entries: 1, ..Counters::default() };
             watched.add(&Changes { counters, ..Changes::default() });
         }
         let max = i32::MAX as u64;
         assert_eq!(watched.tally.overflow, 2 + max + max + 1002 + 3);
+    }
+
+    #[test]
+    fn what_is_not_seen_is_no_number() {
+        let found = Found { process: 1, fd: 3, engine: find::Engine::Kernel, inode: 0, device: 0 };
+        let program = Program { process: Process::open(std::process::id()), name: "a".into(), user: 0 };
+        let mut watched = Watched::new(found);
+        watched.refusal = Some("refused".into());
+        let row = serde_json::to_value(watched.tell(&program, 1.0)).unwrap();
+        let shown = ["process", "program", "user", "descriptor", "engine", "access", "refusal"];
+        for (name, value) in row.as_object().unwrap() {
+            assert_eq!(value.is_null(), !shown.contains(&name.as_str()), "{name}: {value}");
+        }
+        assert_eq!(row["access"], "nothing");
     }
 
     #[test]

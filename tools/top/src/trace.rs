@@ -25,14 +25,18 @@ use teller::Teller;
 /// How long rings are not looked for, at least: this time, and so many times as long as that took. A process may have many descriptors.
 const SEARCH_NS: u64 = 100_000_000;
 const SEARCH_REST: u64 = 30;
+/// How long a process may take to end once its descriptors cannot be listed any more.
+const END: Duration = Duration::from_secs(1);
 
 /// A process whose rings are watched.
 pub struct Watch {
     process: Process,
     teller: Teller,
     rings: Vec<Watched>,
-    /// Rings that cannot be looked at.
+    /// Rings that cannot be looked at, which was told.
     refused: Vec<Identity>,
+    /// Files in whose memory there was no ring yet: it may be half made.
+    unready: Vec<Identity>,
     /// How many rings were found.
     count: u32,
     /// Only the ring of this descriptor is watched.
@@ -49,6 +53,8 @@ pub struct Looked {
     pub has_missed: bool,
     /// The process has ended.
     pub has_ended: bool,
+    /// The processor's time that the look took, without the search for rings.
+    pub took: Duration,
     /// Why rings that were found cannot be watched.
     pub refusals: Vec<Refusal>,
 }
@@ -75,6 +81,7 @@ impl Watch {
             teller,
             rings: Vec::new(),
             refused: Vec::new(),
+            unready: Vec::new(),
             count: 0,
             only: None,
             shared_inode: find::shared_inode(),
@@ -112,17 +119,18 @@ impl Watch {
             let took_ns = self::now_ns() - now_ns;
             self.next_search_ns = Some(now_ns + SEARCH_NS.max(took_ns * SEARCH_REST));
         }
+        let before = crate::processor_time();
         for watched in &mut self.rings {
-            // A ring that has left its descriptor may have another one.
-            let mut changes = match watched.ring.look(&self.process) {
-                Err(refusal) if refusal.is_denied() => return Err(refusal),
+            let changes = match watched.look(self.shared_inode, &self.process) {
+                Err(refusal) if refusal.is_denied() => {
+                    // Of this ring alone, if not of the process.
+                    self.process.check_rights()?;
+                    continue;
+                }
                 // It was resized in the middle of the look.
                 Err(_) => continue,
                 Ok(changes) => changes,
             };
-            if changes.is_none() {
-                changes = watched.find_again(self.shared_inode, &self.process)?;
-            }
             match changes {
                 Some(changes) => {
                     looked.has_missed |= changes.missed_submissions + changes.missed_completions > 0;
@@ -132,6 +140,7 @@ impl Watch {
             }
         }
         self.rings.retain(|watched| !watched.followed.is_gone);
+        looked.took = crate::processor_time() - before;
         looked.has_ended = self.process.has_ended();
         Ok(looked)
     }
@@ -162,24 +171,38 @@ impl Watch {
         let found = match find::in_process(self.process.id()) {
             Ok(found) => found,
             Err(_) if self.process.has_ended() => return Ok(refusals),
+            // One that is about to end belongs to root already.
+            Err(_) if self.process.check_rights().is_ok() && self.process.ends_within(END) => {
+                return Ok(refusals);
+            }
             Err(error) => return Err(Refusal::new(Step::ListDescriptors, self.process.id(), error)),
         };
         let is_wanted = |found: &Found| self.only.is_none_or(|only| only == found.fd);
         for found in found.into_iter().filter(is_wanted) {
             let identity = found.identity(self.shared_inode);
-            if self.rings.iter().any(|watched| watched.identity == identity)
-                || self.refused.contains(&identity)
-            {
+            let is_watched = self.rings.iter().any(|watched| watched.identity == identity);
+            let (is_refused, is_unready) =
+                (self.refused.contains(&identity), self.unready.contains(&identity));
+            if is_watched || is_refused && !is_unready {
                 continue;
             }
             let mut ring = Ring::new(found, since);
             let changes = match ring.look(&self.process) {
                 Ok(Some(changes)) => changes,
                 Ok(None) => continue,
-                Err(refusal) if refusal.is_denied() => return Err(refusal),
+                Err(refusal) if refusal.is_no_ring() && !is_unready => {
+                    self.unready.push(identity);
+                    continue;
+                }
                 Err(refusal) => {
-                    self.refused.push(identity);
-                    refusals.push(refusal);
+                    if refusal.is_denied() {
+                        // Of this ring alone, if not of the process.
+                        self.process.check_rights()?;
+                    }
+                    if !is_refused {
+                        self.refused.push(identity);
+                        refusals.push(refusal);
+                    }
                     continue;
                 }
             };
@@ -195,6 +218,14 @@ impl Watch {
 }
 
 impl Watched {
+    /// Looks at the ring; one that has left its descriptor may have another one.
+    fn look(&mut self, shared_inode: u64, process: &Process) -> Result<Option<Changes>, Refusal> {
+        match self.ring.look(process)? {
+            None => self.find_again(shared_inode, process),
+            changes => Ok(changes),
+        }
+    }
+
     /// Looks at the ring by another descriptor, if the process has one.
     fn find_again(&mut self, shared_inode: u64, process: &Process) -> Result<Option<Changes>, Refusal> {
         let descriptors = find::in_process(process.id()).unwrap_or_default();

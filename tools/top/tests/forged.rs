@@ -4,11 +4,14 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 use anyring_top::find::{self, Engine, Found};
 use anyring_top::geometry::Memory;
 use anyring_top::process::Process;
 use anyring_top::ring::{Ring, Since};
+use anyring_top::trace::Watch;
+use anyring_tracer::{Session, Settings};
 
 const SQES: u64 = 0x1000_0000;
 
@@ -81,4 +84,85 @@ fn files_of_which_no_ring_consists_are_refused() {
         Some(file) => assert!(refusal(&file).contains("huge pages")),
         None => anyring_tally::skipped("no files of huge pages"),
     }
+}
+
+/// Looks until so many rings were found; the refusals that were told meanwhile.
+fn watch_until(watch: &mut Watch, rings: u32) -> Vec<String> {
+    const DEADLINE: Duration = Duration::from_secs(60);
+    let mut session = Session::new(Settings::default());
+    let (began, mut told) = (Instant::now(), Vec::new());
+    loop {
+        let looked = watch.look(&mut session).unwrap();
+        told.extend(looked.refusals.iter().map(ToString::to_string));
+        if watch.count() >= rings {
+            return told;
+        }
+        assert!(began.elapsed() < DEADLINE, "{rings} rings: {told:?}");
+    }
+}
+
+/// A ring may be found before its memory was filled.
+#[test]
+fn a_half_made_ring_is_looked_at_again() {
+    let file = memory(c"[io_uring]", 0, libc::F_SEAL_SHRINK).unwrap();
+    let mut watch = Watch::new(std::process::id()).unwrap();
+    watch_until(&mut watch, 0);
+    write_ring(&file);
+    assert!(watch_until(&mut watch, 1).is_empty());
+}
+
+#[test]
+fn a_file_that_never_is_a_ring_is_told_of_once() {
+    let _never = memory(c"[io_uring]", 0, libc::F_SEAL_SHRINK).unwrap();
+    let mut watch = Watch::new(std::process::id()).unwrap();
+    watch_until(&mut watch, 0);
+    let other = memory(c"[io_uring]", 0, libc::F_SEAL_SHRINK).unwrap();
+    write_ring(&other);
+    let told = watch_until(&mut watch, 1);
+    assert!(told.len() == 1 && told[0].contains("not laid out as a ring's"), "{told:?}");
+}
+
+/// Its descriptor may be written through, and not read.
+#[test]
+fn a_ring_that_refuses_does_not_end_the_trace_of_others() {
+    let file = memory(c"[io_uring]", 0, libc::F_SEAL_SHRINK).unwrap();
+    let writes_only =
+        File::options().write(true).open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+    drop(file);
+    let ring = memory(c"[io_uring]", 0, libc::F_SEAL_SHRINK).unwrap();
+    write_ring(&ring);
+    let told = watch_until(&mut Watch::new(std::process::id()).unwrap(), 1);
+    assert!(told.len() == 1 && told[0].contains("Permission denied"), "{told:?}");
+    drop(writes_only);
+}
+
+/// Entries of double size show as such when more of them were used than at the first look.
+#[test]
+fn the_size_of_entries_is_guessed_again() {
+    const USER_DATA: u64 = 32;
+    const SECOND: u64 = 128;
+    let file = memory(c"[io_uring]", 0, libc::F_SEAL_SHRINK).unwrap();
+    write_ring(&file);
+    let young = Memory::map(file.as_fd(), Engine::User, None).unwrap();
+    write(&file, SQES + SECOND + USER_DATA, &[77]);
+    write(&file, 4, &[2]);
+    let geometry = *young.geometry();
+    let grown = Memory::map(file.as_fd(), Engine::User, Some(&geometry)).unwrap();
+    assert_eq!(grown.sqe(1).unwrap()[4], 77);
+}
+
+/// A ring that is found may be old, and have come from another process.
+#[test]
+fn an_old_ring_is_not_taken_to_begin_when_it_is_found() {
+    let file = memory(c"[io_uring]", 0, libc::F_SEAL_SHRINK).unwrap();
+    write_ring(&file);
+    write(&file, 0, &[1000, 1000]);
+    let mut ring = Ring::new(found(&file), Since::Beginning);
+    let changes = ring.look(&own_process()).unwrap().unwrap();
+    assert_eq!((changes.submissions, changes.counters.sq_head), (0, 1000));
+    let file = memory(c"[io_uring]", 0, libc::F_SEAL_SHRINK).unwrap();
+    write_ring(&file);
+    write(&file, 0, &[2, 2]);
+    let mut ring = Ring::new(found(&file), Since::Beginning);
+    assert_eq!(ring.look(&own_process()).unwrap().unwrap().submissions, 2);
 }

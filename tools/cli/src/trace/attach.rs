@@ -12,7 +12,7 @@ use anyring_top::trace::Watch;
 use anyring_tracer::Session;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The longest time between two looks, but where looks take long.
 const LONGEST: Duration = Duration::from_millis(4);
@@ -42,12 +42,13 @@ fn follow(watches: &mut Vec<Watch>, session: &mut Session) -> Result<(), Refusal
     let mut pause = Duration::ZERO;
     let mut is_first = true;
     while !watches.is_empty() && !session.is_over() && !STOPPED.load(Ordering::Relaxed) {
-        let began = Instant::now();
+        let mut took = Duration::ZERO;
         let mut passed_by = false;
         let mut index = 0;
         while let Some(watch) = watches.get_mut(index) {
             let looked = watch.look(session)?;
             passed_by |= looked.has_missed;
+            took += looked.took;
             for refusal in &looked.refusals {
                 say_error!("anyring: {refusal}: this ring is left out");
             }
@@ -69,7 +70,7 @@ fn follow(watches: &mut Vec<Watch>, session: &mut Session) -> Result<(), Refusal
             // Nobody reads on, or the disk is full; the end of the trace says so.
             return Ok(());
         }
-        let least = short_pause(began.elapsed());
+        let least = short_pause(took);
         pause = if passed_by { pause / 2 } else { pause * 5 / 4 }.clamp(least, LONGEST.max(least));
         if let Some(watch) = watches.first() {
             watch.wait(pause);

@@ -2,16 +2,16 @@
 
 use std::collections::{HashMap, HashSet};
 
-use anyring_engine::abi::IOSQE_CQE_SKIP_SUCCESS;
 use anyring_engine::request::trace::Moment;
 use anyring_kernel_trace::requests::Requests;
-use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF};
 
 use super::now_ns;
 use crate::follow::{Changes, Taken};
+use crate::irregular;
 
 /// The state of what was told of a ring.
 pub struct Followed {
+    /// The requests that are known to be under way.
     pub requests: Requests,
     /// How many requests were taken from the queue before the last look.
     pub serial: u64,
@@ -33,10 +33,13 @@ pub struct Followed {
     pub earlier: HashMap<u64, Taken>,
     /// The numbers of those whose completions came.
     pub earlier_serials: HashSet<u64>,
+    /// When the ring was found.
     pub begun_ns: u64,
     /// Positions of requests whose completions came before the queue's head said that they were taken.
     pub foretold: HashSet<u32>,
+    /// When it was told last what passed by.
     pub told_missed_ns: u64,
+    /// Completions that waited at the last look.
     pub cq_ready: u32,
 }
 
@@ -65,10 +68,7 @@ impl Followed {
 
     /// Notes whether requests have several completions, or none.
     pub fn note_irregularities(&mut self, changes: &Changes) {
-        let several = IORING_CQE_F_MORE | IORING_CQE_F_NOTIF;
-        let skips = |taken: &Taken| u32::from(taken.sqe.flags) & IOSQE_CQE_SKIP_SUCCESS != 0;
-        self.is_irregular |= changes.taken.iter().any(skips);
-        self.is_irregular |= changes.posted.iter().any(|posted| posted.cqe.flags & several != 0);
+        self.is_irregular |= irregular::is_seen_in(changes);
     }
 
     /// True if user data of doubtful requests was used again.
