@@ -16,6 +16,7 @@ pub mod process;
 pub mod refusal;
 pub mod ring;
 pub mod screen;
+pub mod signals;
 pub mod table;
 pub mod top;
 pub mod trace;

@@ -12,6 +12,7 @@ use crate::follow::{self, Changes, Follower};
 use crate::geometry::{Counters, Geometry, Memory};
 use crate::process::{self, Process};
 use crate::refusal::{Refusal, Step};
+use crate::signals::StopHeld;
 
 /// The part of a ring that can be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +78,7 @@ impl Ring {
     /// # Errors
     /// Where the caller lacks the rights, and no counters are to be seen either.
     pub fn look(&mut self, process: &Process) -> Result<Option<Changes>, Refusal> {
+        let _held = StopHeld::hold();
         let taken = match process.take(self.found.fd) {
             Ok(taken) => taken,
             Err(refusal) if refusal.is_end() => return Ok(None),

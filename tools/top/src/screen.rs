@@ -14,7 +14,8 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Paragraph, Row as Cells, Table as Widget, TableState};
 use ratatui::{DefaultTerminal, Frame};
 
-use crate::table::{self, COLUMNS, FIRST_ORDER};
+use crate::signals;
+use crate::table::{self, COLUMNS, Column, FIRST_ORDER};
 use crate::top::{Machine, Row, Table};
 use crate::trace::Watch;
 
@@ -26,6 +27,7 @@ const MOST_LINES: usize = 1000;
 /// # Errors
 /// Those of the terminal.
 pub fn show(machine: Machine, interval: Duration) -> io::Result<()> {
+    signals::catch_end();
     let mut terminal = ratatui::try_init()?;
     let result = Screen::new(machine, interval).run(&mut terminal);
     ratatui::try_restore().and(result)
@@ -49,6 +51,8 @@ struct Opened {
     watch: Result<Watch, String>,
     session: Session,
     lines: Lines,
+    /// The lines that stay on the screen while it is paused.
+    kept: Option<VecDeque<String>>,
 }
 
 /// Lines that a session prints, the newest ones.
@@ -78,7 +82,7 @@ impl Opened {
         let session = Session::new(Settings::default()).text(lines.clone());
         let watch = Watch::of_ring(row.process, row.descriptor)
             .map_err(|refusal| format!("{refusal}\n{}\n{}", refusal.why(), refusal.remedy()));
-        Opened { process: row.process, descriptor: row.descriptor, watch, session, lines }
+        Opened { process: row.process, descriptor: row.descriptor, watch, session, lines, kept: None }
     }
 
     /// Looks at the ring; the processor's time that it took.
@@ -111,6 +115,9 @@ impl Screen {
             let interval =
                 if self.table.interval_s == 0.0 { self.interval.min(FIRST) } else { self.interval };
             while told.elapsed() < interval {
+                if signals::has_to_end() {
+                    return Ok(());
+                }
                 let mut took = self.machine.look();
                 if let Some(opened) = &mut self.opened {
                     took += opened.look();
@@ -152,8 +159,14 @@ impl Screen {
             KeyCode::Enter | KeyCode::Right => {
                 let row = self.state.selected().and_then(|row| self.table.rings.get(row));
                 self.opened = row.map(Opened::new);
+                self.is_paused = false;
             }
-            KeyCode::Char(' ') => self.is_paused = !self.is_paused,
+            KeyCode::Char(' ') => {
+                self.is_paused = !self.is_paused;
+                if let Some(opened) = &mut self.opened {
+                    opened.kept = self.is_paused.then(|| opened.lines.0.borrow().clone());
+                }
+            }
             KeyCode::Char(key) if COLUMNS.iter().any(|column| column.key == Some(key)) => {
                 self.order = key;
                 table::sort(&mut self.table.rings, key);
@@ -180,7 +193,8 @@ impl Screen {
     }
 
     fn draw_table(&mut self, frame: &mut Frame<'_>, area: ratatui::layout::Rect) {
-        let widths = COLUMNS.iter().map(|column| match column.width {
+        let shown = columns_within(area.width);
+        let widths = shown.iter().map(|column| match column.width {
             0 => Constraint::Fill(1),
             width => Constraint::Length(width),
         });
@@ -188,7 +202,7 @@ impl Screen {
             let alignment = if is_right { Alignment::Right } else { Alignment::Left };
             Cell::from(Text::from(text).alignment(alignment))
         };
-        let heads = COLUMNS.iter().map(|column| {
+        let heads = shown.iter().map(|column| {
             let head = cell(column.head.into(), column.is_right);
             if column.key == Some(self.order) { head.style(Modifier::UNDERLINED) } else { head }
         });
@@ -196,7 +210,7 @@ impl Screen {
             .table
             .rings
             .iter()
-            .map(|row| Cells::new(COLUMNS.iter().map(|column| cell(column.cell(row), column.is_right))));
+            .map(|row| Cells::new(shown.iter().map(|column| cell(column.cell(row), column.is_right))));
         let widget = Widget::new(rows, widths)
             .header(Cells::new(heads).style(Modifier::BOLD))
             .row_highlight_style(Modifier::REVERSED);
@@ -207,8 +221,24 @@ impl Screen {
 /// How long the first interval is at most.
 const FIRST: Duration = Duration::from_millis(500);
 
+/// The columns that fit into a width, from the left: a number that is cut off would be another number. The last one takes what is left.
+fn columns_within(width: u16) -> Vec<&'static Column> {
+    const SPACE: u16 = 1;
+    const LEAST: u16 = 10;
+    let mut left = width;
+    let fits = |column: &&Column| {
+        let wanted = if column.width == 0 { LEAST } else { column.width + SPACE };
+        // The last one has no space behind it.
+        let fits = wanted <= left.saturating_add(SPACE);
+        left = left.saturating_sub(wanted);
+        fits
+    };
+    COLUMNS.iter().take_while(fits).collect()
+}
+
 fn draw_requests(opened: &Opened, frame: &mut Frame<'_>, area: ratatui::layout::Rect) {
-    let lines = opened.lines.0.borrow();
+    let newest = opened.lines.0.borrow();
+    let lines = opened.kept.as_ref().unwrap_or(&newest);
     let text = match &opened.watch {
         Err(refusal) => Text::from(refusal.clone()),
         Ok(_) => {
@@ -252,9 +282,13 @@ mod tests {
 
     /// The lines of the screen, without spaces at their ends.
     fn drawn(screen: &mut Screen) -> Vec<String> {
-        let mut terminal = Terminal::new(TestBackend::new(120, 8)).unwrap();
+        drawn_within(screen, 120)
+    }
+
+    fn drawn_within(screen: &mut Screen, width: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, 8)).unwrap();
         terminal.draw(|frame| screen.draw(frame)).unwrap();
-        let cells = terminal.backend().buffer().content().chunks(120);
+        let cells = terminal.backend().buffer().content().chunks(width.into());
         let line = |cells: &[ratatui::buffer::Cell]| {
             cells.iter().map(ratatui::buffer::Cell::symbol).collect::<String>()
         };
@@ -284,5 +318,39 @@ mod tests {
         assert!(press(&mut screen, KeyCode::Esc));
         assert!(drawn(&mut screen)[2].contains("program-11"));
         assert!(!press(&mut screen, KeyCode::Esc));
+    }
+
+    /// Digits of a number are shown all, or none of them.
+    #[test]
+    fn columns_that_do_not_fit_are_left_out() {
+        for (width, last) in [(60, "COMPL/S"), (80, "CQ"), (105, "LATENCY"), (120, "OPERATIONS")] {
+            let mut screen = screen();
+            screen.table.rings[0] = Row {
+                process: 4_194_303,
+                completions_per_s: Some(98_765.0),
+                cq_ready_most: Some(65_536),
+                cq_entries: Some(65_536),
+                ..row(1, 12_345.0, 1.0)
+            };
+            let lines = drawn_within(&mut screen, width);
+            assert!(lines[1].ends_with(last), "{width}: {lines:#?}");
+            for whole in ["4194303", "12345", "98765"] {
+                assert!(lines[2].split(' ').any(|word| word == whole), "{width}: {lines:#?}");
+            }
+            assert_eq!(lines[2].contains("536"), lines[2].contains(" 65536/65536"), "{width}: {lines:#?}");
+        }
+    }
+
+    #[test]
+    fn lines_of_a_ring_stay_while_it_is_paused() {
+        let mut screen = screen();
+        let mut opened = Opened::new(&Row { process: std::process::id(), ..Row::default() });
+        writeln!(opened.lines, "first").unwrap();
+        screen.opened = Some(opened);
+        press(&mut screen, KeyCode::Char(' '));
+        writeln!(screen.opened.as_mut().unwrap().lines, "second").unwrap();
+        assert!(!drawn(&mut screen).iter().any(|line| line.contains("second")));
+        press(&mut screen, KeyCode::Char(' '));
+        assert!(drawn(&mut screen).iter().any(|line| line.contains("second")));
     }
 }
