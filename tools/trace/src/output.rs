@@ -117,14 +117,37 @@ impl Sink {
     /// Gives on what was printed.
     ///
     /// # Errors
-    /// The first of those that writing came to, once.
+    /// The first of those that writing came to, each time from then on.
     pub fn flush(&mut self) -> io::Result<()> {
-        match self.failed.take() {
-            Some(error) => Err(error),
-            None => match &mut self.to {
+        if self.failed.is_none() {
+            let flushed = match &mut self.to {
                 Writers::One(to) => to.flush(),
                 Writers::EachProcess(files) => files.flush(),
-            },
+            };
+            self.failed = flushed.err();
+        }
+        self.failed.as_ref().map_or(Ok(()), |error| Err(copy(error)))
+    }
+}
+
+fn copy(error: &io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(code) => io::Error::from_raw_os_error(code),
+        None => io::Error::new(error.kind(), error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who looks now and then whether all is well must not take the error from who reports it.
+    #[test]
+    fn an_error_is_told_until_the_end() {
+        let mut sink = Sink::to(Destination::EachProcess("/nonexistent/trace".into()));
+        sink.put_of(1, b"line\n");
+        for _ in 0..2 {
+            assert_eq!(sink.flush().unwrap_err().kind(), io::ErrorKind::NotFound);
         }
     }
 }
