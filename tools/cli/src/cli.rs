@@ -175,7 +175,7 @@ Exit status: the program's own, or 128 plus the number of the signal that ended 
 pub struct Trace {
     /// Watch this running process; may be given several times
     #[arg(short = 'p', long = "attach", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..),
-        conflicts_with_all = ["engine", "lossy", "callers", "enters", "program"])]
+        conflicts_with_all = ["engine", "lossy", "callers", "enters", "sample", "program"])]
     pub processes: Vec<u32>,
 
     /// Which engine does the work [default: ANYRING_ENGINE, or user]
@@ -199,14 +199,16 @@ pub struct Trace {
     pub output: Option<PathBuf>,
 
     /// Begin lines with the time of day; -tt: with microseconds
-    #[arg(short = 't', action = clap::ArgAction::Count)]
+    #[arg(short = 't', action = clap::ArgAction::Count, conflicts_with_all = ["json", "counts", "summary_only"])]
     pub clock: u8,
 
     /// Begin lines with the time since the line before
-    #[arg(short = 'r', conflicts_with = "clock")]
+    #[arg(short = 'r', conflicts_with_all = ["clock", "json", "counts", "summary_only"])]
     pub relative: bool,
 
     /// Print no more than this many results; the program goes on
+    ///
+    /// A chain of linked requests is printed as a whole, even if it has more.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_events: Option<u64>,
 
@@ -249,6 +251,8 @@ pub struct Trace {
     pub callers: bool,
 
     /// -f has no effect: programs that the program starts are always traced; -ff: with -o FILE, write each process to FILE.PID
+    ///
+    /// With -p, only the processes that are named are watched; -f is refused, and -ff writes each of them to a file of its own.
     #[arg(short = 'f', action = clap::ArgAction::Count)]
     pub follow: u8,
 
@@ -281,8 +285,8 @@ impl Trace {
 /// A table with a line for each ring, of the kernel's io_uring or of anyring's engine. On a terminal the table is live: arrow
 /// keys choose a ring, Enter shows its last requests, letters sort, q ends. Otherwise it is printed again and again.
 ///
-/// The rings are looked at from outside, some fifty times a second: no process is stopped or changed. Rates are counted by
-/// the rings themselves, and are exact. Operations and errors are those of the requests that were seen; where some passed by
+/// The rings are looked at from outside, up to five hundred times a second: no process is stopped or changed. Rates are counted by
+/// the rings themselves, and are exact. Rings that are made while a table is under way are in the next one. Operations and errors are those of the requests that were seen; where some passed by
 /// unseen, the table says how many.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\

@@ -30,6 +30,9 @@ pub fn trace(arguments: &Trace) -> ExitCode {
         Ok(filter) => filter,
         Err(unknown) => return fail(&format!("-e: {unknown}"), "anyring trace --help lists what is known"),
     };
+    if let Some((what, remedy)) = senseless(arguments) {
+        return fail(what, remedy);
+    }
     if arguments.follow > 1
         && (arguments.counts || arguments.counts_too || arguments.summary || arguments.summary_only)
     {
@@ -82,6 +85,24 @@ fn end(session: &mut Session) -> Option<ExitCode> {
     // A reader of the lines that has gone wants no more, and the program is not to be disturbed by that.
     let error = session.end().err().filter(|error| error.kind() != io::ErrorKind::BrokenPipe)?;
     Some(fail(&format!("cannot write the trace: {error}"), "see whether the disk is full"))
+}
+
+/// Options that would have no effect, and what to do instead.
+fn senseless(arguments: &Trace) -> Option<(&'static str, &'static str)> {
+    let is_attached = !arguments.processes.is_empty();
+    if arguments.clock > 2 {
+        return Some(("-t can be given twice at most", "give -t for seconds, -tt for microseconds"));
+    }
+    if arguments.follow > 1 && arguments.output.is_none() {
+        return Some(("-ff writes files, which -o names", "name them with -o FILE, or leave out -ff"));
+    }
+    if arguments.follow == 1 && is_attached {
+        return Some((
+            "-p watches the processes that are named, and not those that they start",
+            "leave out -f, and give -p for each process",
+        ));
+    }
+    None
 }
 
 fn fail(what: &str, remedy: &str) -> ExitCode {

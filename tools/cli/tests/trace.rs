@@ -347,10 +347,32 @@ fn options_of_strace() {
     }
     let text_of = |options: &[&str]| text(options, &["many", "30"]);
     assert_eq!(requests(&text_of(&["--max-events", "7"])).len(), 7);
-    assert!(requests(&text_of(&["-r"])).iter().any(|line| line.contains(" 0.0000")));
     let of_path = text(&["-P", "/etc/hostname", "-f"], &["shapes"]);
     let lines = requests(&of_path);
     assert!(!lines.is_empty() && lines.iter().all(|line| line.contains("/etc/hostname")), "{of_path}");
+}
+
+#[test]
+fn options_without_an_effect_are_refused() {
+    let refused: [&[&str]; 7] = [
+        &["-ttt", "--", "true"],
+        &["-ff", "--", "true"],
+        &["-t", "--json", "--", "true"],
+        &["-r", "--json", "--", "true"],
+        &["-tt", "-c", "--", "true"],
+        &["-f", "-p", "4194304"],
+        &["-s", "9", "-p", "4194304"],
+    ];
+    for words in refused {
+        let output = Command::new(anyring()).arg("trace").args(words).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(matches!(output.status.code(), Some(2 | 125)), "{words:?}: {output:?}");
+        assert!(
+            said.contains("-t") || said.contains("-r") || said.contains("-f") || said.contains("-s"),
+            "{said}"
+        );
+        assert!(!said.contains("no such process"), "{words:?}: {said}");
+    }
 }
 
 #[test]
@@ -370,6 +392,10 @@ fn each_process_has_a_file_of_its_own() {
         let begin = format!("[{process}/");
         assert!(text.lines().all(|line| line.starts_with(&begin) || line.starts_with(' ')), "{text}");
     }
+    let output = trace(&["-ff", "-o", "/nonexistent/trace"], &["shapes"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains("cannot write the trace"), "{said}");
     let output = trace(&["-ff", "-o", path.to_str().unwrap(), "-c"], &["shapes"]);
     assert_eq!(output.status.code(), Some(125));
 }

@@ -10,8 +10,8 @@ use anyring_top::refusal::Refusal;
 use anyring_top::short_pause;
 use anyring_top::trace::Watch;
 use anyring_tracer::Session;
+use std::collections::BTreeSet;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The longest time between two looks, but where looks take long.
@@ -19,11 +19,13 @@ const LONGEST: Duration = Duration::from_millis(4);
 
 /// Watches until the processes have ended, as many results as asked for were printed, or the trace is interrupted.
 pub fn attach(arguments: &Trace, session: &mut Session) -> ExitCode {
-    let mut watches = match arguments.processes.iter().map(|&process| Watch::new(process)).collect() {
+    // A process that is named twice is watched once.
+    let processes: BTreeSet<u32> = arguments.processes.iter().copied().collect();
+    let mut watches = match processes.into_iter().map(Watch::new).collect() {
         Ok(watches) => watches,
         Err(refusal) => return refused(&refusal),
     };
-    stop_on_signals();
+    anyring_top::signals::catch_end();
     let result = follow(&mut watches, session);
     for mut watch in watches {
         watch.end(false, session);
@@ -41,7 +43,7 @@ fn refused(refusal: &Refusal) -> ExitCode {
 fn follow(watches: &mut Vec<Watch>, session: &mut Session) -> Result<(), Refusal> {
     let mut pause = Duration::ZERO;
     let mut is_first = true;
-    while !watches.is_empty() && !session.is_over() && !STOPPED.load(Ordering::Relaxed) {
+    while !watches.is_empty() && !session.is_over() && !anyring_top::signals::has_to_end() {
         let mut took = Duration::ZERO;
         let mut passed_by = false;
         let mut index = 0;
@@ -77,20 +79,4 @@ fn follow(watches: &mut Vec<Watch>, session: &mut Session) -> Result<(), Refusal
         }
     }
     Ok(())
-}
-
-static STOPPED: AtomicBool = AtomicBool::new(false);
-
-/// Lets the signals that end a program end the trace, which then prints what it prints at the end.
-fn stop_on_signals() {
-    extern "C" fn stop(_: libc::c_int) {
-        STOPPED.store(true, Ordering::Relaxed);
-    }
-    let handler = stop as extern "C" fn(libc::c_int) as libc::sighandler_t;
-    // SAFETY: the handler stores a word.
-    unsafe {
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-            libc::signal(signal, handler);
-        }
-    }
 }

@@ -103,3 +103,38 @@ fn day_ns_at_beginning() -> u64 {
     };
     (of_day(real, local.tm_gmtoff) - of_day(monotonic, 0) + DAY_NS) as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Arguments, Command};
+    use clap::Parser;
+
+    #[test]
+    fn options_choose_the_time_that_lines_begin_with() {
+        let time_of = |options: &[&str]| {
+            let words = ["anyring", "trace"].iter().chain(options).chain(&["--", "true"]);
+            let Command::Trace(arguments) = Arguments::parse_from(words).command else { panic!("a trace") };
+            time(&arguments)
+        };
+        assert_eq!(time_of(&[]), Time::SinceStart);
+        assert_eq!(time_of(&["-r"]), Time::SinceLine);
+        assert!(matches!(time_of(&["-t"]), Time::OfDay { microseconds: false, .. }));
+        let Time::OfDay { begun_ns, microseconds: true } = time_of(&["-tt"]) else { panic!("-tt") };
+        // The beginning of the monotonic clock, and what has passed since, make the time of day that `date` has.
+        const SECOND_NS: u64 = 1_000_000_000;
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: fills a structure of ours.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+        let shown = (begun_ns / SECOND_NS + now.tv_sec as u64) % (24 * 60 * 60);
+        let date = std::process::Command::new("date").arg("+%H %M %S").output().unwrap();
+        let parts: Vec<u64> = String::from_utf8(date.stdout)
+            .unwrap()
+            .split_whitespace()
+            .map(|part| part.parse().unwrap())
+            .collect();
+        let expected = parts[0] * 3600 + parts[1] * 60 + parts[2];
+        // Some seconds later at most, or over midnight.
+        assert!((expected + 24 * 60 * 60 - shown) % (24 * 60 * 60) < 60, "{shown} {expected}");
+    }
+}
