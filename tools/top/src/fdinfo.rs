@@ -6,14 +6,14 @@ use std::io;
 use crate::find::Found;
 use crate::geometry::Counters;
 
-/// What is shown at the descriptor of a ring.
+/// The contents of a descriptor's file in `/proc/PID/fdinfo`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Shown {
     /// The ring's counters.
     Counters(Counters),
     /// No counters, for the ring is busy.
     Busy,
-    /// Another file.
+    /// The counters of another ring, or another file.
     Other,
 }
 

@@ -59,6 +59,11 @@ impl Refusal {
             Some(libc::ESRCH | libc::ENOENT) => "there is no such process".into(),
             Some(libc::ENOSYS) => "this kernel does not have the call (pidfd_getfd: Linux 5.6)".into(),
             Some(libc::EPERM | libc::EACCES) => self.why_denied(),
+            None if self.is_no_ring() => {
+                "the ring was half made or resized at that moment, or the program has written over its sizes, \
+                 or another file is called as a ring's"
+                    .into()
+            }
             _ => String::new(),
         }
     }
@@ -94,6 +99,9 @@ impl Refusal {
             Some(libc::ENOSYS) => "start the program by anyring trace -- PROGRAM",
             Some(libc::EPERM | libc::EACCES) => {
                 "run anyring as root or with CAP_SYS_PTRACE, or start the program by anyring trace -- PROGRAM"
+            }
+            None if self.is_no_ring() => {
+                "look again; if that does not help, start the program by anyring trace -- PROGRAM"
             }
             _ => "",
         }

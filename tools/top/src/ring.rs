@@ -129,7 +129,7 @@ impl Ring {
         Ok(Some(self.follower(&counters).count(counters)))
     }
 
-    /// Who follows the ring, from the first look on.
+    /// The follower of the ring, which begins at the first look.
     fn follower(&mut self, counters: &Counters) -> &mut Follower {
         if self.follower.is_none() && counters.sq_head > counters.sq_entries {
             // It may be older than its descriptor, which another process gave, for instance.

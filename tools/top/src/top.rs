@@ -401,6 +401,10 @@ mod tests {
             assert_eq!(value.is_null(), !shown.contains(&name.as_str()), "{name}: {value}");
         }
         assert_eq!(row["access"], "nothing");
+        let documented = include_str!("../../../docs/top.md");
+        for name in row.as_object().unwrap().keys() {
+            assert!(documented.contains(&format!("`{name}`")), "{name} is not in docs/top.md");
+        }
     }
 
     #[test]

@@ -166,3 +166,25 @@ fn an_old_ring_is_not_taken_to_begin_when_it_is_found() {
     let mut ring = Ring::new(found(&file), Since::Beginning);
     assert_eq!(ring.look(&own_process()).unwrap().unwrap().submissions, 2);
 }
+
+/// Between two looks nothing refers to a ring: neither a descriptor nor a mapping.
+#[test]
+fn nothing_of_a_ring_is_kept() {
+    let references = || {
+        let named = |text: String| text.matches("[io_uring]").count();
+        let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let targets = descriptors.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        let descriptors: usize = targets.map(|target| named(target.to_string_lossy().into_owned())).sum();
+        (descriptors, named(std::fs::read_to_string("/proc/self/maps").unwrap()))
+    };
+    let file = memory(c"[io_uring]", 0, libc::F_SEAL_SHRINK).unwrap();
+    write_ring(&file);
+    let mut ring = Ring::new(found(&file), Since::FirstLook);
+    for _ in 0..2 {
+        assert!(ring.look(&own_process()).unwrap().is_some());
+        assert_eq!(references(), (1, 0));
+    }
+    write(&file, 24, &[3]);
+    assert!(ring.look(&own_process()).is_err());
+    assert_eq!(references(), (1, 0));
+}

@@ -141,7 +141,7 @@ fn copy(error: &io::Error) -> io::Error {
 mod tests {
     use super::*;
 
-    /// Who looks now and then whether all is well must not take the error from who reports it.
+    /// An error is not taken by one who looks now and then whether all is well from the one who reports it.
     #[test]
     fn an_error_is_told_until_the_end() {
         let mut sink = Sink::to(Destination::EachProcess("/nonexistent/trace".into()));

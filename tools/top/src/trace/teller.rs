@@ -219,7 +219,7 @@ impl Teller {
         }
     }
 
-    /// Tells that a ring has no descriptor in the process any more.
+    /// Tells that a ring has no descriptor in the process any more, and how many of the requests that were seen had not completed.
     pub fn ring_ended(&mut self, watched: &mut Watched, session: &mut Session) {
         self.missed(watched, session);
         let Followed { requests, cq_ready, .. } = &watched.followed;
