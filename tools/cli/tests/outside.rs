@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -36,6 +36,8 @@ fn engines() -> Vec<&'static str> {
 struct Program {
     child: Child,
     input: Option<ChildStdin>,
+    /// Stays open: the program may say more.
+    _output: BufReader<ChildStdout>,
 }
 
 impl Program {
@@ -52,10 +54,10 @@ impl Program {
         };
         let mut child = command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (input, output) = (child.stdin.take(), child.stdout.take().unwrap());
-        let mut line = String::new();
-        BufReader::new(output).read_line(&mut line).unwrap();
+        let (mut output, mut line) = (BufReader::new(output), String::new());
+        output.read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n", "{engine} {words:?}");
-        Program { child, input }
+        Program { child, input, _output: output }
     }
 
     fn id(&self) -> String {
@@ -262,6 +264,21 @@ fn rings_end_while_they_are_watched() {
         assert_eq!(text.matches(" found: ").count(), 1 + ROUNDS, "{text}");
         assert_eq!(text.matches(" ring ended, requests under way: 0").count(), 1 + ROUNDS, "{text}");
         assert_eq!(machine.wait().unwrap().code(), Some(0));
+    }
+}
+
+/// The rings of the program before end with it, and those of the new one are found.
+#[test]
+fn a_program_that_executes_another_one_is_watched_on() {
+    for engine in engines() {
+        let mut program = Program::start(engine, &["becomes another"]);
+        let trace = Trace::start(&program, &[]);
+        trace.waits_for("] ring 1 ");
+        program.go_on();
+        trace.waits_for("] ring 2 ");
+        program.end();
+        let text = trace.end();
+        assert_eq!((text.matches(" found: ").count(), text.matches(" ring ended").count()), (2, 2), "{text}");
     }
 }
 

@@ -117,6 +117,13 @@ static void closes(int rounds) {
     }
 }
 
+/* Another program in its place, which makes a ring of its own. */
+static void becomes_another(void) {
+    ready();
+    wait_for_input();
+    CHECK(execl("/proc/self/exe", "outside", "stuck", (char *)0) != 0);
+}
+
 int main(int count, char **words) {
     struct ring ring;
     const char *way = count > 1 ? words[1] : "";
@@ -130,6 +137,8 @@ int main(int count, char **words) {
         stuck(&ring);
     } else if (!strcmp(way, "overflows")) {
         overflows(&ring);
+    } else if (!strcmp(way, "becomes another")) {
+        becomes_another();
     } else if (!strcmp(way, "closes")) {
         ready();
         closes(strtol(words[2], 0, 0));
