@@ -272,13 +272,28 @@ fn rings_end_while_they_are_watched() {
 fn a_program_that_executes_another_one_is_watched_on() {
     for engine in engines() {
         let mut program = Program::start(engine, &["becomes another"]);
-        let trace = Trace::start(&program, &[]);
+        // A process that is named twice is watched once.
+        let trace = Trace::start(&program, &["-p", &program.id()]);
         trace.waits_for("] ring 1 ");
         program.go_on();
         trace.waits_for("] ring 2 ");
         program.end();
         let text = trace.end();
         assert_eq!((text.matches(" found: ").count(), text.matches(" ring ended").count()), (2, 2), "{text}");
+    }
+}
+
+/// A ring ends for the process that is watched when that has closed it, though a child has it on.
+#[test]
+fn a_ring_that_a_child_keeps_has_ended_for_its_parent() {
+    for engine in engines() {
+        let mut program = Program::start(engine, &["shares"]);
+        let trace = Trace::start(&program, &[]);
+        trace.waits_for("] ring 1 ");
+        program.go_on();
+        trace.waits_for("ring ended, requests under way: 0");
+        program.end();
+        assert!(trace.end().ends_with(" ended\n"));
     }
 }
 

@@ -2,6 +2,7 @@
 #include "ring.h"
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 
 enum { ENTRIES = 16 };
 
@@ -15,6 +16,12 @@ static void wait_for_input(void) {
     char byte;
     while (read(0, &byte, 1) == 1 && byte != '\n')
         ;
+}
+
+/* Without taking any of it. */
+static void wait_for_end_of_input(void) {
+    struct pollfd input = {.fd = 0, .events = 0};
+    CHECK(poll(&input, 1, -1) == 1 && input.revents & POLLHUP);
 }
 
 static int input_has_ended(int wait_ms) {
@@ -124,6 +131,21 @@ static void becomes_another(void) {
     CHECK(execl("/proc/self/exe", "outside", "stuck", (char *)0) != 0);
 }
 
+/* A ring that a child has, too, and keeps when the parent has closed it. */
+static void shares(struct ring *ring) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        wait_for_end_of_input();
+        _exit(0);
+    }
+    ready();
+    wait_for_input();
+    ring_close(ring);
+    wait_for_end_of_input();
+    CHECK(waitpid(child, 0, 0) == child);
+}
+
 int main(int count, char **words) {
     struct ring ring;
     const char *way = count > 1 ? words[1] : "";
@@ -139,6 +161,8 @@ int main(int count, char **words) {
         overflows(&ring);
     } else if (!strcmp(way, "becomes another")) {
         becomes_another();
+    } else if (!strcmp(way, "shares")) {
+        shares(&ring);
     } else if (!strcmp(way, "closes")) {
         ready();
         closes(strtol(words[2], 0, 0));
