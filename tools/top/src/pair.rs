@@ -143,8 +143,8 @@ mod tests {
     use super::*;
     use crate::geometry::Counters;
     use anyring_engine::abi::Sqe;
+    use anyring_engine::observe::trace::Moment;
     use anyring_engine::queue::Cqe;
-    use anyring_engine::request::trace::Moment;
 
     /// A look that has found requests and completions with this user data, up to these positions.
     fn look(taken: &[u64], sq_head: u32, posted: &[u64], cq_tail: u32) -> Changes {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use anyring_engine::request::trace::Moment;
+use anyring_engine::observe::trace::Moment;
 use anyring_kernel_trace::requests::Requests;
 
 use super::now_ns;

@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::RawFd;
 
 use anyring_engine::abi::{IOSQE_FIXED_FILE, IOSQE_IO_HARDLINK, IOSQE_IO_LINK, Sqe};
+use anyring_engine::observe::trace::Moment;
 use anyring_engine::ops;
 use anyring_engine::queue::Cqe;
 use anyring_engine::request::shown::Kind as Argument;
-use anyring_engine::request::trace::Moment;
 use anyring_kernel_trace::requests::Key;
 use anyring_trace::event::{
     Attachment, Completed, Content, EARLIER, ENGINE_KERNEL, ENGINE_USER, Event, FileNamed, Head, Kind,
