@@ -389,6 +389,42 @@ mod tests {
         assert_eq!(watched.tally.overflow, 2 + max + max + 1002 + 3);
     }
 
+    /// The counters in `/proc/PID/fdinfo` have no lost completions.
+    #[test]
+    fn overflows_are_counted_over_looks_that_do_not_show_them() {
+        let found = Found { process: 1, fd: 3, engine: find::Engine::Kernel, inode: 0, device: 0 };
+        let mut watched = Watched::new(found);
+        for overflow in [Some(5), None, None, Some(7)] {
+            let counters = Counters { overflow, sq_entries: 1, ..Counters::default() };
+            watched.add(&Changes { counters, ..Changes::default() });
+        }
+        assert_eq!(watched.tally.overflow, 2);
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_opened_has_a_row_that_says_why() {
+        let found = Found { process: 1, fd: 3, engine: find::Engine::Kernel, inode: 0, device: 0 };
+        let mut machine = Machine::new(None);
+        machine.rings.insert(found.identity(machine.shared_inode), Watched::new(found));
+        let error = std::io::Error::from_raw_os_error(libc::EMFILE);
+        let refusal = Refusal::new(crate::refusal::Step::OpenProcess, 1, error);
+        machine.processes.insert(1, Program { process: Err(refusal), name: "a".into(), user: 0 });
+        machine.look();
+        let rings = machine.tell().rings;
+        assert_eq!((rings.len(), rings[0].access), (1, "nothing"));
+        assert!(rings[0].refusal.as_ref().unwrap().starts_with("cannot open process 1: "), "{rings:?}");
+    }
+
+    /// The number may be that of another process by then.
+    #[test]
+    fn a_process_that_has_ended_has_no_rings() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let process = Process::open(child.id()).unwrap();
+        child.wait().unwrap();
+        let machine = Machine::new(Some(process));
+        assert!(machine.has_ended());
+    }
+
     #[test]
     fn what_is_not_seen_is_no_number() {
         let found = Found { process: 1, fd: 3, engine: find::Engine::Kernel, inode: 0, device: 0 };

@@ -65,6 +65,8 @@ struct Watched {
     identity: Identity,
     ring: Ring,
     followed: Followed,
+    /// A look was refused, which was told.
+    is_refused: bool,
 }
 
 impl Watch {
@@ -122,13 +124,18 @@ impl Watch {
         let before = crate::processor_time();
         for watched in &mut self.rings {
             let changes = match watched.look(self.shared_inode, &self.process) {
-                Err(refusal) if refusal.is_denied() => {
-                    // Of this ring alone, if not of the process.
-                    self.process.check_rights()?;
+                // It was resized in the middle of the look.
+                Err(refusal) if refusal.is_no_ring() => continue,
+                Err(refusal) => {
+                    if refusal.is_denied() {
+                        // Of this ring alone, if not of the process.
+                        self.process.check_rights()?;
+                    }
+                    if !std::mem::replace(&mut watched.is_refused, true) {
+                        looked.refusals.push(refusal);
+                    }
                     continue;
                 }
-                // It was resized in the middle of the look.
-                Err(_) => continue,
                 Ok(changes) => changes,
             };
             match changes {
@@ -208,7 +215,7 @@ impl Watch {
             };
             self.count += 1;
             let followed = Followed::new(&changes);
-            let mut watched = Watched { number: self.count, identity, ring, followed };
+            let mut watched = Watched { number: self.count, identity, ring, followed, is_refused: false };
             self.teller.found(&watched, &changes, session);
             self.teller.changes(&mut watched, changes, session);
             self.rings.push(watched);

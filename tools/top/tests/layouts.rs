@@ -9,6 +9,7 @@ use anyring_top::follow::Follower;
 use anyring_top::geometry::Memory;
 use anyring_top::process::Process;
 use anyring_top::ring::{Access, Ring, Since};
+use anyring_top::top::Machine;
 use linux_raw_sys::io_uring::{
     IORING_ENTER_GETEVENTS, IORING_SETUP_CQE32, IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY,
     IORING_SETUP_SQE128, io_uring_params,
@@ -154,6 +155,12 @@ fn rings_that_cannot_be_mapped_are_counted() {
         (ring.access(), changes.counters.sq_entries, changes.counters.cq_entries),
         (Access::Counters, 8, 16)
     );
+    let mut machine = Machine::new(Some(Process::open(process.id()).unwrap()));
+    machine.search();
+    machine.look();
+    let row = machine.tell().rings.remove(0);
+    assert_eq!((row.access, row.submissions, row.sq_entries), ("counters", Some(0), Some(8)));
+    assert!(row.operations.is_none() && row.overflows.is_none() && row.in_flight.is_none(), "{row:?}");
     // SAFETY: the descriptor is the test's own.
     unsafe { libc::close(fd) };
     assert!(ring.look(&process).unwrap().is_none(), "it has ended");
