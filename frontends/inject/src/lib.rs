@@ -2,7 +2,7 @@
 //!
 //! A static program has no dynamic linker that would load a library. `anyring` maps this image into
 //! it, by `ptrace` and before its first instruction, and lets it begin at `entry`; that installs the
-//! trap and goes on with the program. Calls at sites that `anyring` has patched enter the engine ([`patched`]); those that it has not found
+//! trap and goes on with the program. Calls at sites that `anyring` has patched enter the engine (`patched`); those that it has not found
 //! are trapped. Nothing is interposed.
 //!
 //! The image is mapped by hand: it needs no library, has no thread-local storage, and all that must
