@@ -364,9 +364,9 @@ impl Watched {
 }
 
 impl Tally {
-    /// The average latency by Little's law, where the number of requests in flight was known at each look.
+    /// The average latency by Little's law, where the number of requests in flight was known at each look, and some were seen.
     fn latency_ns(&self, interval_s: f64) -> Option<u64> {
-        let is_known = self.looks > 0 && self.in_flight_looks == self.looks && self.completions > 0;
+        let is_known = self.in_flight_looks == self.looks && self.in_flight > 0 && self.completions > 0;
         let average = self.in_flight as f64 / f64::from(self.looks.max(1));
         is_known.then(|| (average * interval_s * 1e9 / self.completions as f64) as u64)
     }
@@ -450,6 +450,8 @@ mod tests {
         // Two in flight, a thousand a second: each takes two milliseconds.
         assert_eq!(tally.latency_ns(1.0), Some(2_000_000));
         assert_eq!(Tally { in_flight_looks: 3, ..tally.clone() }.latency_ns(1.0), None);
-        assert_eq!(Tally { completions: 0, ..tally }.latency_ns(1.0), None);
+        assert_eq!(Tally { completions: 0, ..tally.clone() }.latency_ns(1.0), None);
+        // All have completed between the looks.
+        assert_eq!(Tally { in_flight: 0, ..tally }.latency_ns(1.0), None);
     }
 }
