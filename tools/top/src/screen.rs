@@ -27,7 +27,8 @@ const MOST_LINES: usize = 1000;
 /// # Errors
 /// Those of the terminal.
 pub fn show(machine: Machine, interval: Duration) -> io::Result<()> {
-    signals::catch_end();
+    // SIGHUP ends the process at once: a terminal that has hung up has nothing to be left in order, and reading from it never ends.
+    signals::catch_end(&[libc::SIGINT, libc::SIGTERM]);
     let mut terminal = ratatui::try_init()?;
     let result = Screen::new(machine, interval).run(&mut terminal);
     ratatui::try_restore().and(result)

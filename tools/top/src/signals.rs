@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static ENDS: AtomicBool = AtomicBool::new(false);
 
-/// Lets the signals that end a program be noted ([`has_to_end`]), so that it can put everything in order. The second of a kind ends it
+/// Lets these signals, which end a program, be noted ([`has_to_end`]), so that it can put everything in order. The second of a kind ends it
 /// at once; one that is ignored, as under `nohup`, stays ignored.
-pub fn catch_end() {
+pub fn catch_end(signals: &[libc::c_int]) {
     extern "C" fn note(_: libc::c_int) {
         ENDS.store(true, Ordering::Relaxed);
     }
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+    for &signal in signals {
         // SAFETY: structures of ours, in which all bits may be zero; the handler stores a word.
         unsafe {
             let mut before: libc::sigaction = std::mem::zeroed();
@@ -76,7 +76,7 @@ mod tests {
             libc::signal(libc::SIGHUP, libc::SIG_IGN);
             libc::signal(libc::SIGTERM, libc::SIG_DFL);
         }
-        catch_end();
+        catch_end(&[libc::SIGHUP, libc::SIGTERM]);
         assert!(!has_to_end());
         // SAFETY: the signal is caught.
         unsafe { libc::raise(libc::SIGTERM) };

@@ -25,7 +25,7 @@ pub fn attach(arguments: &Trace, session: &mut Session) -> ExitCode {
         Ok(watches) => watches,
         Err(refusal) => return refused(&refusal),
     };
-    anyring_top::signals::catch_end();
+    anyring_top::signals::catch_end(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]);
     let result = follow(&mut watches, session);
     for mut watch in watches {
         watch.end(false, session);
