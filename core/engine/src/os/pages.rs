@@ -170,8 +170,15 @@ pub fn map_again(first: u64, length: u64, memfd: os::Fd) -> Option<*mut u8> {
         return None;
     }
     let arguments = [first as usize, 0, length as usize, MREMAP_MAYMOVE as usize, 0, 0];
-    // SAFETY: with an old length of 0, `mremap` adds a mapping and removes none.
-    unsafe { os::call(os::nr::__NR_mremap, arguments) }.ok().map(|address| address as *mut u8)
+    // SAFETY: with an old length of 0 a mapping is added, and none is taken away.
+    let again = unsafe { os::call(os::nr::__NR_mremap, arguments) }.ok()?;
+    if is_anonymous_and_shared(again as u64, length, memfd) {
+        return Some(again as *mut u8);
+    }
+    // Another thread of the program has mapped a file there since.
+    // SAFETY: mapped above, and nothing refers to it.
+    unsafe { os::unmap(again as *mut u8, length as usize) };
+    None
 }
 
 fn is_anonymous_and_shared(first: u64, length: u64, memfd: os::Fd) -> bool {
