@@ -5,7 +5,7 @@
 //! posts each of their completions to the program's own completion queue as a message (`IORING_OP_MSG_RING`). So the program waits for
 //! these completions and reaps them like any others.
 //!
-//! The same is done for features of known operations that an older kernel lacks (`newer`), if the SQE alone shows that they are used.
+//! The companion also does known operations with features that an older kernel lacks (`newer`), if the SQE alone shows that they are used.
 //!
 //! SQEs for which this is impossible stay in the queue, and the kernel fails them with `-EINVAL`.
 //!

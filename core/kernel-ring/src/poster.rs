@@ -153,7 +153,7 @@ impl Poster {
     /// Makes a poster from the completion queue of `source` to the ring `target`.
     ///
     /// # Errors
-    /// Those of [`new_ring`].
+    /// The errors of [`new_ring`].
     pub fn new(target: Fd, source: Arc<Queues>, mark: Arc<Mark>) -> Result<Poster, Errno> {
         let target = OwnedFd::new(os::duplicate(target)?);
         let (fd, queues) = new_ring(BATCH)?;

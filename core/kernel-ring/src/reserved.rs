@@ -46,7 +46,7 @@ impl Reserved {
     /// Makes an empty table.
     ///
     /// # Errors
-    /// Those of making an eventfd.
+    /// The errors of `eventfd2`.
     pub fn new() -> Result<Reserved, Errno> {
         let readable = OwnedFd::new(os::eventfd()?);
         os::eventfd_signal(readable.fd());

@@ -34,7 +34,7 @@ impl Mapping {
     /// Maps `length` bytes of `fd` at `offset`, readable and writable.
     ///
     /// # Errors
-    /// Those of `mmap`.
+    /// The errors of `mmap`.
     pub fn new(fd: Fd, offset: u32, length: usize) -> Result<Mapping, Errno> {
         let address = os::map_shared(fd, offset.into(), length)?;
         // `mmap` maps nothing at 0 unless asked for that address.
@@ -125,7 +125,7 @@ impl RingMemory {
     /// indices, each entry of the array is set to its own index.
     ///
     /// # Errors
-    /// Those of `mmap`.
+    /// The errors of `mmap`.
     pub fn map(
         fd: Fd,
         params: &io_uring_params,

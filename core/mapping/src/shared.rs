@@ -29,7 +29,7 @@ impl SharedFile {
     /// Creates a file of `length` bytes; `/proc` shows it with `name`.
     ///
     /// # Errors
-    /// Those of `memfd_create`, `ftruncate` and `mmap`.
+    /// The errors of `memfd_create`, `ftruncate` and `mmap`.
     pub fn new(name: &CStr, length: usize) -> Result<SharedFile, Errno> {
         let file = File(os::memfd_create(name, nr::MFD_CLOEXEC)?);
         os::grow_memfd(file.0, length as u64)?;

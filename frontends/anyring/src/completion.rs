@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 
 /// A completion of a request.
 ///
-/// It holds the result, and, if it is the request's last completion, the operation with its buffers. Take the output with
+/// A completion holds the result, and, if it is the request's last completion, the operation with its buffers. Take the output with
 /// the request's [`Token`] by [`take`](Completion::take), or with its [`MultiToken`] by [`item`](Completion::item).
 /// A completion whose output is not taken drops the output: buffers are freed or given back, descriptors closed.
 #[must_use]

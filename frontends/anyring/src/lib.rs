@@ -43,7 +43,7 @@
 #![doc = include_str!("../examples/echo.rs")]
 //! ```
 //!
-//! The same server with futures takes a third of the lines: `examples/echo_tokio.rs` and `examples/echo_futures.rs`.
+//! With futures, an echo server takes a third of the lines: `examples/echo_tokio.rs` and `examples/echo_futures.rs`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(missing_docs, rustdoc::broken_intra_doc_links)]
 #![warn(clippy::missing_errors_doc)]

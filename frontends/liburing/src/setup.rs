@@ -65,7 +65,7 @@ impl Queues {
     /// Sets the pointers into the two rings.
     ///
     /// # Safety
-    /// Both `ring_ptr` must point to memory as the parameters say.
+    /// The `ring_ptr` of each of the two queues must point to memory of the layout that `p` describes.
     unsafe fn point(&mut self, p: &io_uring_params) {
         let Queues { sq, cq } = self;
         let (sq_ring, cq_ring) = (sq.ring_ptr, cq.ring_ptr);

@@ -95,7 +95,7 @@ pub unsafe fn remap(address: usize, old: usize, new: usize) -> isize {
 /// Moves a mapping to the address `to`, with the same access; returns a negative errno on failure.
 ///
 /// # Safety
-/// Both ranges must be the caller's: it must be free to move `from` and to replace what is mapped at `to`.
+/// The ranges at `from` and at `to` must be the caller's: to move the one, and to replace what is mapped in the other.
 pub unsafe fn move_mapping(from: usize, to: usize, length: usize) -> isize {
     let flags = raw::MREMAP_MAYMOVE | raw::MREMAP_FIXED;
     // SAFETY: the caller's promise.

@@ -135,7 +135,7 @@ struct Assembler {
     open_count: usize,
 }
 
-/// Where the answers lie.
+/// A place in the filter that a jump leads to.
 #[derive(Clone, Copy)]
 enum Label {
     Next,

@@ -28,7 +28,7 @@ impl Place {
 
     /// Frees the place, if it is still this thread's.
     fn leaves(&self, thread_id: u32) -> bool {
-        /// Nobody's number.
+        /// A number that no thread has.
         const LEAVING: u32 = u32::MAX;
         let taken = self.thread_id.compare_exchange(thread_id, LEAVING, Ordering::Relaxed, Ordering::Relaxed);
         if taken.is_ok() {

@@ -59,7 +59,7 @@ pub fn descriptor(path: &CStr) -> Option<i32> {
 pub struct Path(Vec<u8>);
 
 impl Path {
-    /// Of the bytes before the zero.
+    /// Makes a path of these bytes, which have no zero at their end.
     pub fn of(bytes: &[u8]) -> Self {
         let mut path = bytes.to_vec();
         path.push(0);

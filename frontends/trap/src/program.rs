@@ -72,7 +72,7 @@ pub fn kind(program: &CStr) -> Result<Kind, isize> {
 /// The file that is executed in the end.
 struct Executed {
     kind: Kind,
-    /// Where there is one for this machine.
+    /// The executable file, if it is an ELF file for this machine.
     elf: Option<(File, Elf)>,
 }
 

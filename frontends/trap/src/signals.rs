@@ -321,7 +321,7 @@ pub fn untold() -> u64 {
     }
 }
 
-/// Where all others are blocked, those of [`OWN`] are taken for blocked, too.
+/// Returns the signals of [`OWN`] that the program takes for blocked: all of them if it blocks all others, otherwise none.
 fn told_by(mask: u64) -> u64 {
     if mask & EVERY_OTHER == EVERY_OTHER { OWN } else { 0 }
 }

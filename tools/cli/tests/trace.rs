@@ -94,6 +94,24 @@ fn multishots_have_a_line_for_each_completion() {
 }
 
 #[test]
+fn only_a_cancellation_that_finds_a_request_is_shown_with_it() {
+    let canceled = |lines: &[Value], operation| {
+        let of_operation = of_type(lines, "request").filter(|line| line["operation"] == operation);
+        let steps = of_operation.flat_map(|line| line["steps"].as_array().unwrap());
+        steps.filter(|step| step["step"] == "canceled").count()
+    };
+    let (lines, output) = json(&["woken"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stdout));
+    let results: Vec<(&str, i64)> = of_type(&lines, "request")
+        .map(|line| (line["operation"].as_str().unwrap(), line["result"]["res"].as_i64().unwrap()))
+        .collect();
+    let expected = [("FUTEX_WAKE", 1), ("ASYNC_CANCEL", -i64::from(libc::ENOENT)), ("FUTEX_WAIT", 0)];
+    assert_eq!(results, expected, "{lines:#?}");
+    assert_eq!(canceled(&lines, "FUTEX_WAIT"), 0, "{lines:#?}");
+    assert_eq!(canceled(&json(&["shapes"]).0, "POLL_ADD"), 1);
+}
+
+#[test]
 fn children_of_fork_are_shown() {
     let (lines, _) = json(&["shapes"]);
     let started: Vec<&Value> = of_type(&lines, "process_started").collect();

@@ -20,7 +20,7 @@ pub enum Shown {
 /// Reads what is shown at the descriptor of a ring.
 ///
 /// # Errors
-/// Where there is no such descriptor any more, or the caller may not read it.
+/// The errors of reading `/proc/PID/fdinfo/FD`: the descriptor is gone, or the caller may not read it.
 pub fn read(found: &Found) -> io::Result<Shown> {
     let text = fs::read_to_string(format!("/proc/{}/fdinfo/{}", found.process, found.fd))?;
     Ok(shown(&text, found.inode))

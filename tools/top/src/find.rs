@@ -74,7 +74,7 @@ impl Found {
 /// The descriptors of rings that a process has.
 ///
 /// # Errors
-/// Where the process is another user's, and where there is none.
+/// The errors of listing `/proc/PID/fd`: the process is another user's, or there is no such process.
 pub fn in_process(process: u32) -> io::Result<Vec<Found>> {
     let descriptors = process::descriptors(process)?.into_iter();
     Ok(descriptors.filter_map(|fd| at(process, fd)).collect())

@@ -55,13 +55,13 @@ pub struct Changes {
     pub submissions: u32,
     /// How many entries of the completion queue were posted.
     pub completions: u32,
-    /// Of the submissions, those that were passed by.
+    /// How many of the submissions no look saw.
     pub missed_submissions: u32,
-    /// Of the completions, those that were passed by.
+    /// How many of the completions no look saw.
     pub missed_completions: u32,
 }
 
-/// Where a ring's queues were at the last look.
+/// The positions of a ring's queues at the last look.
 #[derive(Clone, Debug)]
 pub struct Follower {
     taken: u32,

@@ -148,8 +148,8 @@ impl Memory {
     /// Maps the memory of the ring of an engine behind `fd`, which had this geometry at the last look.
     ///
     /// # Errors
-    /// Those of `mmap`, which a ring in pages of the program (`IORING_SETUP_NO_MMAP`) refuses with `EINVAL`; and
-    /// `InvalidData` where there is no ring's memory.
+    /// The errors of `mmap`: `EINVAL` if the ring is in pages of the program (`IORING_SETUP_NO_MMAP`); and
+    /// `InvalidData` if `fd` has no memory of a ring.
     pub fn map(fd: BorrowedFd<'_>, engine: Engine, known: Option<&Geometry>) -> io::Result<Memory> {
         if let Some(known) = known.filter(|known| known.has_array())
             && let Some(memory) = Memory::as_before(fd, known)?

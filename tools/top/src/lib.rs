@@ -24,8 +24,6 @@ mod view;
 
 use std::time::Duration;
 
-/// The longest time between two looks at all rings, where looks are short.
-const LONGEST: Duration = Duration::from_millis(20);
 /// The shortest time between two looks at all rings.
 const SHORTEST: Duration = Duration::from_millis(2);
 /// The time between two looks is at least so many times as long as a look takes.
@@ -37,7 +35,7 @@ const SHORTEST_OF_ALL: Duration = Duration::from_micros(250);
 
 /// How long to wait behind a look that has taken so much of the processor's time.
 fn pause(took: Duration) -> Duration {
-    (took * REST).clamp(SHORTEST, LONGEST.max(took * REST))
+    (took * REST).max(SHORTEST)
 }
 
 /// How long to wait behind a look that has taken so much of the processor's time, where single requests are of interest.

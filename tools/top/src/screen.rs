@@ -25,7 +25,7 @@ const MOST_LINES: usize = 1000;
 /// Shows the table until a key ends it.
 ///
 /// # Errors
-/// Those of the terminal.
+/// The errors of reading from and writing to the terminal.
 pub fn show(machine: Machine, interval: Duration) -> io::Result<()> {
     // SIGHUP ends the process at once: a terminal that has hung up has nothing to be left in order, and reading from it never ends.
     signals::catch_end(&[libc::SIGINT, libc::SIGTERM]);

@@ -1,8 +1,8 @@
 //! The rings of one process, told by the events of `anyring-trace`: what `anyring trace -p` shows.
 //!
 //! A request is told as submitted at the moment of the look before the one that saw it, and as completed at the moment of the look that
-//! saw that; so its latency is an upper bound. What passed by unseen is told by its number, once a second. Where
-//! something passed by, completions are attributed to requests only as far as that is certain (`pair`); requests whose completion may
+//! saw that; so its latency is an upper bound. How many submissions and completions no look saw is told once a second. If any
+//! were missed, completions are attributed to requests only as far as that is certain (`pair`); requests whose completion may
 //! be among those that were missed are told as lost (`LostSight`).
 
 mod followed;
@@ -42,14 +42,14 @@ pub struct Watch {
     /// Only the ring of this descriptor is watched.
     only: Option<RawFd>,
     shared_inode: u64,
-    /// When rings are looked for next; `None` where they were not looked for yet.
+    /// When rings are looked for next; `None` before the first search.
     next_search_ns: Option<u64>,
 }
 
 /// The outcome of a look at a process.
 #[derive(Debug, Default)]
 pub struct Looked {
-    /// Something passed by unseen.
+    /// Submissions or completions were missed: they came and went between two looks.
     pub has_missed: bool,
     /// The process has ended.
     pub has_ended: bool,
@@ -73,7 +73,7 @@ impl Watch {
     /// Begins to watch a process.
     ///
     /// # Errors
-    /// Where there is none, or its rings cannot be looked at.
+    /// A refusal if there is no such process, or if its rings cannot be looked at.
     pub fn new(process: u32) -> Result<Watch, Refusal> {
         let process = Process::open(process)?;
         process.check_rights()?;
@@ -94,7 +94,7 @@ impl Watch {
     /// Begins to watch one ring of a process, by its descriptor.
     ///
     /// # Errors
-    /// Where there is no such process, or its rings cannot be looked at.
+    /// A refusal if there is no such process, or if its rings cannot be looked at.
     pub fn of_ring(process: u32, fd: RawFd) -> Result<Watch, Refusal> {
         Ok(Watch { only: Some(fd), ..Watch::new(process)? })
     }
@@ -112,7 +112,7 @@ impl Watch {
     /// Looks at all rings, and tells what is new.
     ///
     /// # Errors
-    /// Where the caller lacks the rights.
+    /// A refusal if the caller lacks the rights.
     pub fn look(&mut self, session: &mut Session) -> Result<Looked, Refusal> {
         let mut looked = Looked::default();
         let now_ns = now_ns();
@@ -127,10 +127,7 @@ impl Watch {
                 // It was resized in the middle of the look.
                 Err(refusal) if refusal.is_no_ring() => continue,
                 Err(refusal) => {
-                    if refusal.is_denied() {
-                        // Of this ring alone, if not of the process.
-                        self.process.check_rights()?;
-                    }
+                    check_process(&self.process, &refusal)?;
                     if !std::mem::replace(&mut watched.is_refused, true) {
                         looked.refusals.push(refusal);
                     }
@@ -157,7 +154,7 @@ impl Watch {
         self.process.ends_within(pause);
     }
 
-    /// Nothing more is looked at: tells of what was passed by, and of the process's end, if `has_ended`.
+    /// Ends the watch: tells how much was missed since that was last told, and the process's end, if `has_ended`.
     pub fn end(&mut self, has_ended: bool, session: &mut Session) {
         for watched in &mut self.rings {
             if has_ended {
@@ -202,10 +199,7 @@ impl Watch {
                     continue;
                 }
                 Err(refusal) => {
-                    if refusal.is_denied() {
-                        // Of this ring alone, if not of the process.
-                        self.process.check_rights()?;
-                    }
+                    check_process(&self.process, &refusal)?;
                     if !is_refused {
                         self.refused.push(identity);
                         refusals.push(refusal);
@@ -222,6 +216,11 @@ impl Watch {
         }
         Ok(refusals)
     }
+}
+
+/// Returns an error if a ring's `refusal` holds for the whole process. Otherwise its other rings can be looked at.
+fn check_process(process: &Process, refusal: &Refusal) -> Result<(), Refusal> {
+    if refusal.is_denied() { process.check_rights() } else { Ok(()) }
 }
 
 impl Watched {

@@ -17,7 +17,7 @@ impl View {
     /// Maps `length` bytes that `fd` has at `offset`, of which none is taken to be there yet ([`View::reaches`]).
     ///
     /// # Errors
-    /// Those of `mmap`.
+    /// The errors of `mmap`.
     pub fn new(fd: BorrowedFd<'_>, offset: u64, length: usize) -> io::Result<View> {
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
         // SAFETY: a new mapping, wherever there is room.

@@ -164,12 +164,8 @@ impl Core {
     /// `ENOENT` if its phase does not allow cancellation, `EALREADY` if a thread works on it.
     pub fn try_cancel(&mut self, id: RequestId) -> Result<usize, Errno> {
         let result = self.cancel_by_phase(id);
-        if self.instruments().traced.is_on()
-            && self
-                .requests()
-                .get(id)
-                .is_some_and(|request| request.flags.has(Flags::TRACED.with(Flags::CANCELED)))
-        {
+        let is_traced = self.requests().get(id).is_some_and(|request| request.flags.has(Flags::TRACED));
+        if is_traced && result != Err(Errno::ENOENT) {
             self.trace_step(id, Step::Canceled, to_res(result) as u32);
         }
         result

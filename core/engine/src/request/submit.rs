@@ -473,7 +473,7 @@ impl Core {
             }
             self.start(id);
         } else {
-            if request.flags.has(Flags::TRACED) && request.events != 0 {
+            if request.flags.has(Flags::TRACED) && request.flags.has(Flags::WOKEN) && request.events != 0 {
                 let events = request.events;
                 self.trace_step(id, Step::Woken, events);
             }

@@ -14,21 +14,12 @@ use crate::request::op::Caps;
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::{reactor, stand_in};
 use crate::ring::registry::InUse;
-use crate::ring::watches::WATCHES;
-use crate::ring::{Core, CoreGuard, Ring, live, registry};
+use crate::ring::{Core, CoreGuard, Ring, live, registry, watches};
 use crate::wait::{Driver, Token};
 
 /// Has the kernel report the end of the program's last reference to a ring. `fd` is the program's descriptor.
 pub fn watch(fd: Fd, ring: &'static Ring, serial: u64) {
-    let mut watches = WATCHES.lock();
-    let before = watches.inotify();
-    match watches.instance().and_then(|inotify| os::inotify_watch_close(inotify, fd)) {
-        Ok(watch) => watches.rings.push((watch, ring, serial)),
-        Err(_) => watches.unwatched.push((ring, serial)),
-    }
-    let now = watches.inotify;
-    drop(watches);
-    if let Some(inotify) = now.filter(|_| before.is_none()) {
+    if let Some(inotify) = watches::add(fd, ring, serial) {
         reactor::listen(inotify);
     }
 }
@@ -36,10 +27,9 @@ pub fn watch(fd: Fd, ring: &'static Ring, serial: u64) {
 /// Ends the rings to which no reference is left: those that [`collect`] ends, and those without a watch.
 pub fn collect_all() {
     collect();
-    let unwatched = WATCHES.lock().unwatched.clone();
-    for (ring, serial) in unwatched {
+    for (ring, serial) in watches::unwatched() {
         if !registry::has_descriptor(ring) {
-            WATCHES.lock().forget(ring, serial);
+            watches::forget(ring, serial);
             close(ring, serial);
         }
     }
@@ -51,24 +41,8 @@ pub fn collect_all() {
 /// `/proc/PID/fd/NUMBER` makes one, and on kernels before 6.14 the engine's own counts if its memory was mapped before the ring was
 /// resized. So a ring lives as long as a descriptor of the program is its file; the end of that description is reported, too.
 pub fn collect() {
-    loop {
-        let mut gone = Vec::new();
-        {
-            let mut watches = WATCHES.lock();
-            let Some(inotify) = watches.inotify() else { return };
-            let ended = os::inotify_take(inotify);
-            if ended.is_empty() {
-                return;
-            }
-            watches.rings.retain(|&(watch, ring, serial)| {
-                let ends = ended.contains(&watch) && !registry::has_descriptor(ring);
-                if ends {
-                    gone.push((ring, serial));
-                }
-                !ends
-            });
-        }
-        for (ring, serial) in gone {
+    while let Some(ended) = watches::take_ended(|ring| !registry::has_descriptor(ring)) {
+        for (ring, serial) in ended {
             close(ring, serial);
         }
     }
@@ -89,7 +63,7 @@ pub fn descriptor_gone(ring: &InUse) {
 /// Handles that a descriptor's number stands for another ring now: it was closed without the engine's knowledge, so it may have been
 /// duplicated as well. If the kernel watches the ring, its report of the last reference's end decides.
 pub fn number_taken(ring: &InUse) {
-    if !WATCHES.lock().watches_ring(ring.ring()) {
+    if !watches::watches_ring(ring.ring()) {
         descriptor_gone(ring);
     }
 }
@@ -110,7 +84,7 @@ pub fn close(ring: &'static Ring, serial: u64) {
         core.notify();
     }
     registry::clear_all(ring);
-    WATCHES.lock().forget(ring, serial);
+    watches::forget(ring, serial);
     end(guard, serial);
 }
 
@@ -162,7 +136,7 @@ pub fn dispose_if_done(mut guard: CoreGuard<'_>, serial: u64) {
 pub unsafe fn forked() {
     // SAFETY: passed on to the caller.
     unsafe {
-        WATCHES.reset();
+        watches::forked();
         eventfd::forked();
         directories::forked();
         mounts::forked();
@@ -170,14 +144,6 @@ pub unsafe fn forked() {
         stand_in::forked();
         error_queue::forked();
     }
-    let mut watches = WATCHES.lock();
-    if let Some(inotify) = watches.inotify.take() {
-        os::close(inotify);
-    }
-    // A child checks them when it makes a ring.
-    let watched = core::mem::take(&mut watches.rings);
-    watches.unwatched.extend(watched.into_iter().map(|(_, ring, serial)| (ring, serial)));
-    drop(watches);
     registry::for_each_live(|ring| {
         // SAFETY: passed on to the caller.
         unsafe { ring.forked() };

@@ -10,7 +10,7 @@ use crate::ring::{Core, Ring};
 
 /// The locked state of a live ring. Holds the lock of this process, and inside it the lock of the ring's page, if the ring has one.
 pub struct CoreGuard<'a> {
-    pub(in crate::ring) ring: &'a Ring,
+    ring: &'a Ring,
     core: Guard<'a, Option<Core>>,
     page: Option<&'static Page>,
     exit: Exit,

@@ -136,7 +136,7 @@ impl Calls<'_> {
     /// Writes to memory that the process may write to.
     ///
     /// # Errors
-    /// Those of `process_vm_writev`.
+    /// The errors of `process_vm_writev`.
     pub fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         self.tracee.write(address, bytes)
     }
@@ -144,7 +144,7 @@ impl Calls<'_> {
     /// Replaces the beginning of some of the program's code, if that is `before`, and not where the process stands.
     ///
     /// # Errors
-    /// Those of `ptrace`; or other code lies there. Nothing has changed then.
+    /// The errors of `ptrace`, or an error that says that the code is not `before`. After an error nothing has changed.
     pub fn replace(&self, address: u64, before: &[u8], bytes: &[u8]) -> io::Result<()> {
         const WORD: u64 = size_of::<u64>() as u64;
         let first = address & !(WORD - 1);

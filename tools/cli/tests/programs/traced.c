@@ -4,6 +4,7 @@
  *   killed N like `many`, and then the program kills itself by SIGKILL
  *   left N   N no-ops and a closed ring, whose last two completions have not been reaped
  *   open N   like `left`, but the process ends with the ring open, and so does its child
+ *   woken    a futex wait that is woken, and that a cancellation then looks for
  *   registers  registrations: vectors, descriptors, structures; the ring by its number
  *   worker   a request for which a thread must wait, by a FIFO that the program creates in the working directory */
 #include "ring.h"
@@ -74,6 +75,22 @@ static void shapes(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
+/* Operations and flags that older headers lack: <linux/io_uring.h>, <linux/futex.h>. */
+enum { FUTEX_WAITS = 51, FUTEX_WAKES = 52, SIZE_U32 = 2, PRIVATE = 128 };
+
+/* The cancellation comes after the wake-up, and so does not find the wait. */
+static void woken(void) {
+    static uint32_t word;
+    struct io_uring_sqe *wait = on(FUTEX_WAITS, 1, SIZE_U32 | PRIVATE, &word, 0);
+    wait->addr3 = 0xffffffff;
+    CHECK(ring_enter(ring.fd, 1, 0, 0) == 1);
+    struct io_uring_sqe *wake = on(FUTEX_WAKES, 2, SIZE_U32 | PRIVATE, &word, 0);
+    wake->off = 1;
+    wake->addr3 = 0xffffffff;
+    on(IORING_OP_ASYNC_CANCEL, 3, -1, (void *)1, 0);
+    take_more(2, 3);
+}
+
 static void registers(void) {
     static char memory[2][4096];
     struct iovec vectors[2] = {{memory[0], 4096}, {memory[1], 10}};
@@ -106,6 +123,10 @@ int main(int count, char **arguments) {
     }
     if (!strcmp(arguments[1], "registers")) {
         registers();
+        return 0;
+    }
+    if (!strcmp(arguments[1], "woken")) {
+        woken();
         return 0;
     }
     if (!strcmp(arguments[1], "worker")) {

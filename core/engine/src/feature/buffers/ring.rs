@@ -19,7 +19,7 @@ impl Core {
         count: u32,
         tags: u64,
     ) -> Result<usize, Errno> {
-        if !self.resources_mut().buffers.is_empty() {
+        if !self.resources().buffers.is_empty() {
             return Err(Errno::EBUSY);
         }
         if count == 0 || count > MAX_BUFFERS {
@@ -52,7 +52,7 @@ impl Core {
 
     /// `IORING_UNREGISTER_BUFFERS`.
     pub fn unregister_buffers(&mut self) -> Result<usize, Errno> {
-        if self.resources_mut().buffers.is_empty() {
+        if self.resources().buffers.is_empty() {
             return Err(Errno::ENXIO);
         }
         self.dissolve_buffers();
@@ -71,7 +71,7 @@ impl Core {
         update: &io_uring_rsrc_update2,
         count: u32,
     ) -> Result<usize, Errno> {
-        self.resources_mut().buffers.expect_slots(update.offset, count)?;
+        self.resources().buffers.expect_slots(update.offset, count)?;
         if update.data == 0 {
             return Err(Errno::EFAULT);
         }

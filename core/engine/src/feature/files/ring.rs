@@ -39,7 +39,7 @@ impl Core {
         count: u32,
         tags: u64,
     ) -> Result<usize, Errno> {
-        if !self.resources_mut().files.is_empty() {
+        if !self.resources().files.is_empty() {
             return Err(Errno::EBUSY);
         }
         if count == 0 {
@@ -73,7 +73,7 @@ impl Core {
 
     /// `IORING_UNREGISTER_FILES`.
     pub fn unregister_files(&mut self) -> Result<usize, Errno> {
-        if self.resources_mut().files.is_empty() {
+        if self.resources().files.is_empty() {
             return Err(Errno::ENXIO);
         }
         self.dissolve_files();
@@ -88,7 +88,7 @@ impl Core {
 
     /// `IORING_REGISTER_FILES_UPDATE(2)` and `IORING_OP_FILES_UPDATE`; returns how many slots were updated.
     pub fn update_files(&mut self, update: &io_uring_rsrc_update2, count: u32) -> Result<usize, Errno> {
-        self.resources_mut().files.expect_slots(update.offset, count)?;
+        self.resources().files.expect_slots(update.offset, count)?;
         for done in 0..count as usize {
             if let Err(errno) = self.update_file(update, done) {
                 return if done > 0 { Ok(done) } else { Err(errno) };
@@ -136,7 +136,7 @@ impl Core {
             return self.resources_mut().files.fill_any(own);
         }
         let slot = file_index.wrapping_sub(1);
-        self.resources_mut().files.expect_slot(slot)?;
+        self.resources().files.expect_slot(slot)?;
         let (replaced, filled) = self.resources_mut().files.replace(slot as usize, own);
         if let Some(node) = replaced {
             self.release_node(node);
@@ -149,14 +149,14 @@ impl Core {
     /// # Errors
     /// `ENXIO` without a table, `EINVAL` for a slot beyond it, `EBADF` if the slot is empty.
     pub fn remove_file(&mut self, slot: u32) -> Result<usize, Errno> {
-        self.resources_mut().files.expect_slot(slot)?;
+        self.resources().files.expect_slot(slot)?;
         if self.empty_slot(slot as usize) { Ok(0) } else { Err(Errno::EBADF) }
     }
 
     /// `IORING_OP_FILES_UPDATE` with `IORING_FILE_INDEX_ALLOC`: puts every descriptor of the array at `fds`
     /// into some empty slot, and overwrites the descriptor in the array with the slot's number.
     pub fn allocate_files(&mut self, fds: u64, count: u32) -> Result<usize, Errno> {
-        if self.resources_mut().files.is_empty() {
+        if self.resources().files.is_empty() {
             return Err(Errno::ENXIO);
         }
         for done in 0..count as usize {

@@ -71,8 +71,8 @@ impl Core {
     /// Pins the submitter's credentials at the end of a submission that leaves requests: a thread with these
     /// credentials must exist later, even if the program's threads change theirs.
     pub fn keep_submitter(&mut self) {
-        if self.requests_mut().live() == 0 {
-            if !self.resources_mut().personalities.fading.is_empty() {
+        if self.requests().live() == 0 {
+            if !self.resources().personalities.fading.is_empty() {
                 self.let_fade();
             }
         } else if let Whose::Thread(own) = credentials::of_submitter() {

@@ -15,7 +15,7 @@ pub fn inherited() -> Restrictions {
 /// Changes the restrictions of the process.
 ///
 /// # Errors
-/// Those of `change`; then nothing has changed.
+/// The errors of `change`. After an error nothing has changed.
 pub fn change<R>(change: impl FnOnce(&mut Restrictions) -> Result<R, Errno>) -> Result<R, Errno> {
     let mut of_process = OF_PROCESS.lock();
     let mut changed = of_process.clone().unwrap_or_default();

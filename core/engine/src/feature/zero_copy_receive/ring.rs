@@ -13,7 +13,7 @@ impl Core {
     pub(in crate::feature::zero_copy_receive) fn next_receive_queue(&mut self) -> Result<(u32, u64), Errno> {
         let given = self.receive_queue_ids();
         self.resources_mut().receive_queues.skip_to(given);
-        self.resources_mut().receive_queues.next()
+        self.resources().receive_queues.next()
     }
 
     /// Adds a queue under the next id. Its refill ring occupies `bytes` bytes of the ring's file.

@@ -121,7 +121,7 @@ impl Core {
             return None;
         }
         let begin_ns = os::monotonic_ns();
-        if begin_ns < self.zero_copy_mut().search_at {
+        if begin_ns < self.zero_copy().search_at {
             return None;
         }
         let mut orphans = Vec::new();
@@ -194,7 +194,7 @@ impl Core {
             return;
         }
         channel.names.push(fd);
-        if let Some(Standing::Channel(before) | Standing::Found(before)) = self.zero_copy_mut().standing(fd) {
+        if let Some(Standing::Channel(before) | Standing::Found(before)) = self.zero_copy().standing(fd) {
             self.zero_copy_mut().lose_name(before, fd);
         }
         self.note_standing(fd, Standing::Found(index));

@@ -49,6 +49,7 @@ use crate::feature::zero_copy_send::announced::Announced;
 use crate::os::sync::atomic::{AtomicU32, Ordering};
 use crate::os::{self, Fd};
 use crate::request::RequestId;
+use crate::ring::drive::names;
 
 /// The number of sends on one socket after which its error queue is read, if nothing else leads to that.
 const BATCH: u8 = 16;
@@ -456,13 +457,7 @@ impl Channel {
     /// Puts the socket into epoll, which also reports a message that is already queued.
     fn listen(&mut self, index: usize) -> Result<(), Errno> {
         // No event is asked for: epoll reports errors unasked.
-        os::epoll_ctl(
-            self.epoll,
-            EPOLL_CTL_ADD,
-            self.own,
-            EPOLLET,
-            crate::ring::drive::names::channel_data(index),
-        )?;
+        os::epoll_ctl(self.epoll, EPOLL_CTL_ADD, self.own, EPOLLET, names::channel_data(index))?;
         self.watch = Watch::Epoll;
         self.calm = 0;
         Ok(())

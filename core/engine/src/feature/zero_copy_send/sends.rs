@@ -50,7 +50,7 @@ impl Core {
         self.note_standing(fd, Standing::Copied(0));
         // Pairs with `descriptors::watches_errors`.
         fence(Ordering::SeqCst);
-        let found = match self.zero_copy_mut().channel_of(fd) {
+        let found = match self.zero_copy().channel_of(fd) {
             Some(index) => self.add_name(index, fd),
             None => self.open_channel(fd).ok(),
         };
@@ -185,16 +185,16 @@ impl Core {
     pub fn watch_pages(&mut self) {
         debug_assert!(self.is_listened_to(), "pages that go out from now on are watched at once");
         self.zero_copy_mut().sleeps = self.zero_copy_mut().sleeps.wrapping_add(1);
-        if !self.zero_copy_mut().unwatched.is_empty() {
+        if !self.zero_copy().unwatched.is_empty() {
             self.zero_copy_mut().watch_all();
         }
-        debug_assert!(self.zero_copy_mut().is_all_watched(), "a sleeper hears of all pages");
+        debug_assert!(self.zero_copy().is_all_watched(), "a sleeper hears of all pages");
     }
 
     /// Looks for pages of unwatched channels, for a thread that polls epoll without sleeping.
     #[inline]
     pub fn look_beside_epoll(&mut self) {
-        match self.zero_copy_mut().unwatched.len() {
+        match self.zero_copy().unwatched.len() {
             0 => {}
             1..=FEW => self.look_for_unwatched_pages(),
             _ => self.zero_copy_mut().watch_all(),
@@ -202,8 +202,8 @@ impl Core {
     }
 
     fn look_for_unwatched_pages(&mut self) {
-        let (mut few, count) = ([0; FEW], self.zero_copy_mut().unwatched.len());
-        few[..count].copy_from_slice(&self.zero_copy_mut().unwatched);
+        let (mut few, count) = ([0; FEW], self.zero_copy().unwatched.len());
+        few[..count].copy_from_slice(&self.zero_copy().unwatched);
         few[..count].iter().for_each(|&index| self.look_for_pages(index));
         self.zero_copy_mut().unlist_idle();
     }
@@ -230,19 +230,19 @@ impl Core {
                 }
             }
         }
-        !self.order_mut().ready.is_empty()
+        !self.order().ready.is_empty()
     }
 
     /// Reads the error queue of `fd`'s socket, if it has a channel: an error that epoll reports may be a notice only.
     pub fn look_for_pages_of(&mut self, fd: Fd) {
-        if let Some(index) = self.zero_copy_mut().channel_of(fd) {
+        if let Some(index) = self.zero_copy().channel_of(fd) {
             self.look_for_pages(index);
         }
     }
 
     /// Reads all error queues.
     pub fn look_for_all_pages(&mut self) {
-        for index in 0..self.zero_copy_mut().channels.len() {
+        for index in 0..self.zero_copy().channels.len() {
             self.look_for_pages(index);
         }
     }
@@ -332,9 +332,9 @@ impl Core {
     /// error queue, they are left to the program.
     pub fn leave_error_queue(&mut self, fd: Fd, takes: bool) {
         kinds::watch_errors(fd);
-        if let Some(index) = self.zero_copy_mut().channel_of(fd) {
+        if let Some(index) = self.zero_copy().channel_of(fd) {
             self.leave_channel(index, takes);
-        } else if self.zero_copy_mut().sockets.contains_key(&fd) {
+        } else if self.zero_copy().sockets.contains_key(&fd) {
             self.note_standing(fd, Standing::Copied(PATIENCE));
         }
     }
@@ -361,7 +361,7 @@ impl Core {
                 self.zero_copy_mut().retire(index);
             }
         }
-        for _ in 0..RECHECKS.min(self.zero_copy_mut().rechecks.len()) {
+        for _ in 0..RECHECKS.min(self.zero_copy().rechecks.len()) {
             let Some(index) = self.zero_copy_mut().rechecks.pop_front() else { return };
             let Some(channel) = self.zero_copy_mut().channel(index) else { continue };
             if !core::mem::take(&mut channel.is_rechecked) {

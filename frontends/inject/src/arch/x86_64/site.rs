@@ -29,21 +29,21 @@ const _: () = assert!(
 
 unsafe extern "C" {
     fn anyring_inject_site();
-    /// Where a slot is looked for.
+    /// The code that looks for a free slot.
     fn anyring_inject_claim();
-    /// Behind the instruction that may have taken one; CF says that it has not.
+    /// The code behind the instruction that may have taken a slot; CF is set if it has not.
     fn anyring_inject_claimed();
-    /// Where the thread is on the slot's stack.
+    /// The code from which on the thread is on the slot's stack.
     fn anyring_inject_entered();
-    /// Where signals that were kept out are looked for.
+    /// The code that looks for signals that were kept out.
     fn anyring_inject_leave();
-    /// Where the registers are given back, from the slot in rcx.
+    /// The code that restores the registers from the slot in rcx.
     fn anyring_inject_restore();
-    /// Behind the instruction that gives back the slot.
+    /// The code behind the instruction that gives back the slot.
     fn anyring_inject_left();
-    /// Where the thread, on the program's stack, unblocks signals; the slot is in rbx.
+    /// The code in which the thread, on the program's stack, unblocks signals; the slot is in rbx.
     fn anyring_inject_unblock();
-    /// Where it goes on to [`anyring_inject_restore`].
+    /// The code in which the thread goes on to [`anyring_inject_restore`].
     fn anyring_inject_unblocked();
 }
 

@@ -35,7 +35,7 @@ pub struct Readiness {
     /// The time when a caller last rechecked entries, by [`os::ticks`].
     pub(super) rechecked_at: u64,
     /// How the epoll instance polls network devices.
-    pub(in crate::ring) busy_poll: BusyPoll,
+    busy_poll: BusyPoll,
     /// The number of calls since epoll was last asked that found all that they wanted, and so did not ask it.
     unasked: u8,
     /// A registration was seen to outlive its descriptor: files here may have other descriptors, too.

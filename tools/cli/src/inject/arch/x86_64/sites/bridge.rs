@@ -12,7 +12,7 @@ pub const MOVES: [u8; 18] = [
     0xca,
 ];
 
-/// Where the moves are, if a `syscall` is such a function's.
+/// Returns the position of the moves before a `syscall`, if it is such a function's.
 pub fn moves_before(text: &[u8], call: usize) -> Option<usize> {
     let first = call.saturating_sub(COPIED);
     let at = text[first..call].windows(MOVES.len()).position(|bytes| bytes == MOVES)?;

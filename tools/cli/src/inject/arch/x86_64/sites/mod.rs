@@ -137,7 +137,7 @@ fn number(run: &[Placed]) -> Number {
 /// Whether a register was last given the number of another call, as it seems. Compilers keep a number so where a function makes the call in a loop, or
 /// twice.
 fn is_given_others(text: &[u8], call: usize, register: Register) -> bool {
-    /// Of a function.
+    /// How many bytes before the call are searched: about a function.
     const BEFORE: usize = 512;
     let number = register.number() as u8;
     let opcode = 0xb8 | number & 7;
