@@ -483,7 +483,7 @@ impl Ring {
             // The CQE was not there before the call, so the program had no reason to change the memory.
             When::AfterCall(_) => lent.map_or(0, |(_, lent)| lent.marks()),
         };
-        let filled = lent.map(|(sqe, lent)| (TABLE.lookup(sqe.opcode), sqe, lent));
+        let filled = lent.map(|(sqe, lent)| (&TABLE.lookup(sqe.opcode).op, sqe, lent));
         let marks = about.marks | when_found;
         outside::tell_completion(moment, self.number, about.serial, cqe, marks, ready, filled);
     }

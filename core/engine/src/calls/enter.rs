@@ -112,6 +112,7 @@ pub fn enter_changed(
     }
     if core.finish_without_wait(call, taken) {
         core.keep_submitter();
+        guard.end_call();
         return Ok(taken as usize);
     }
     let may_be_another = taken == 0

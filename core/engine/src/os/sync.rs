@@ -87,6 +87,7 @@ impl<T> Mutex<T> {
     }
 
     /// Unlocks. True if a thread waits for the lock.
+    #[inline]
     fn unlock(&self) -> bool {
         // Release pairs with the acquires above.
         let contended = self.state.swap(FREE, Ordering::Release) == CONTENDED;
@@ -185,6 +186,7 @@ impl<T> DerefMut for Guard<'_, T> {
 }
 
 impl<T> Drop for Guard<'_, T> {
+    #[inline]
     fn drop(&mut self) {
         self.mutex.unlock();
     }

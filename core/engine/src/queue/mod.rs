@@ -196,7 +196,7 @@ impl RingMemory {
 
     /// Stores `cqe` at ring position `position`, with its second half if `big`. The caller
     /// publishes it by storing the tail.
-    #[inline]
+    #[inline(always)]
     pub fn store_cqe(&self, position: u32, cqe: &Cqe, big: bool) {
         let index = (position & (self.layout.cq_entries - 1)) as usize;
         let offset = CQES_OFFSET + (index << self.layout.cqe_shift);

@@ -30,7 +30,6 @@ pub mod shown;
 mod slab;
 pub mod structures;
 mod submit;
-pub mod table;
 pub mod train;
 pub mod unused;
 pub mod version;

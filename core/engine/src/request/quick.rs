@@ -22,8 +22,8 @@ impl Core {
     pub(super) fn submit_quickly(&mut self, index: u32) -> bool {
         let first = self.queues().memory.first_word(index);
         let [opcode, flags, ..] = first.to_ne_bytes();
-        let op = self.requests().operation(opcode);
-        let Some(quick) = &self.row_of(op).quick else { return false };
+        let row = self.named_row(opcode);
+        let Some(quick) = &row.quick else { return false };
         let flags = Flags::of_sqe(flags);
         if flags.has_other_than(Flags::FIXED_FILE.with(Flags::LINK)) || !self.is_at_ease() {
             return false;
@@ -40,21 +40,21 @@ impl Core {
         };
         let Some(fd) = fd else { return false };
         if flags.has(Flags::LINK) {
-            return self.submit_pair(op, quick, &sqe, fd);
+            return self.submit_pair(row, quick, &sqe, fd);
         }
         match (quick.attempt)(self.lend(), &sqe, fd) {
             Tried::Nothing => false,
             Tried::Done(result, flags) => {
-                self.tell(op, sqe.user_data, result, flags);
+                self.tell_at_once(row, sqe.user_data, result, flags);
                 true
             }
-            tried => self.go_on_as_request(&sqe, quick, tried, None),
+            tried => self.go_on_as_request(&sqe, row, quick, tried, None),
         }
     }
 
     /// Submits the head of a chain by its SQE. The request linked behind it is prepared first, as on the ordinary way.
     #[inline(never)]
-    fn submit_pair(&mut self, op: &Op, quick: &Quick, sqe: &Sqe, fd: Fd) -> bool {
+    fn submit_pair(&mut self, op: &'static Op, quick: &Quick, sqe: &Sqe, fd: Fd) -> bool {
         // The order of a request with a notification is different.
         if op.caps.has(Caps::OF_ITS_RING) {
             return false;
@@ -67,7 +67,7 @@ impl Core {
                 self.make_ready(next);
                 true
             }
-            tried => self.go_on_as_request(sqe, quick, tried, Some(next)),
+            tried => self.go_on_as_request(sqe, op, quick, tried, Some(next)),
         };
         if taken {
             self.queues_mut().sq.take_next();
@@ -82,7 +82,7 @@ impl Core {
         let index = self.queues().sq.next(&self.queues().memory)?;
         let [opcode, flags, ..] = self.queues().memory.first_word(index).to_ne_bytes();
         // LINK_TIMEOUT needs a request to watch.
-        let caps = self.requests().operation(opcode).caps;
+        let caps = self.named_row(opcode).caps;
         if flags != 0 || !caps.has(Caps::FILE.with(Caps::AT_ONCE)) || caps.has(Caps::WIDE) {
             return None;
         }
@@ -104,22 +104,38 @@ impl Core {
             && self.order().drain.is_idle()
             && self.order().train.is_empty()
             && !self.work().closes_any()
-            && !self.resources().restrictions.are_there()
-            && !self.is(IORING_SETUP_IOPOLL)
+    }
+
+    /// True if no request of a submission has to be checked for what holds for the whole ring.
+    #[inline]
+    pub(super) fn submits_quickly(&self) -> bool {
+        !self.resources().restrictions.are_there() && !self.is(IORING_SETUP_IOPOLL)
     }
 
     #[inline(never)]
     fn tell(&mut self, op: &Op, user_data: u64, result: i32, flags: u32) {
+        self.tell_at_once(op, user_data, result, flags);
+    }
+
+    #[inline(always)]
+    fn tell_at_once(&mut self, op: &Op, user_data: u64, result: i32, flags: u32) {
         coverage::seen(op.code, result);
         self.post(Cqe { user_data, res: result, flags, ..Cqe::default() });
     }
 
     /// Makes a request because the attempt did not complete. False if no request can be made and nothing is done yet.
     #[inline(never)]
-    fn go_on_as_request(&mut self, sqe: &Sqe, quick: &Quick, tried: Tried, next: Option<RequestId>) -> bool {
-        let Ok(id) = self.requests_mut().insert(|| *sqe) else {
+    fn go_on_as_request(
+        &mut self,
+        sqe: &Sqe,
+        op: &'static Op,
+        quick: &Quick,
+        tried: Tried,
+        next: Option<RequestId>,
+    ) -> bool {
+        let Ok(id) = self.requests_mut().insert(|| *sqe, |_| op) else {
             let Tried::Attempt(result) = tried else { return false };
-            self.tell(self.requests().operation(sqe.opcode), sqe.user_data, to_res(result), 0);
+            self.tell(op, sqe.user_data, to_res(result), 0);
             if let Some(next) = next {
                 self.complete(next, Errno::ECANCELED.negated());
             }

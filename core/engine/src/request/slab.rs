@@ -10,15 +10,14 @@ use crate::request::by_file::{ByFile, Look};
 use crate::request::data::OpData;
 use crate::request::index::Index;
 use crate::request::op::Op;
-use crate::request::table::Operations;
 use crate::request::{FileHold, Flags, Phase, Request, RequestId};
 
 /// Maximum number of live requests in one ring; the kernel's limit is memory.
 const MAX_REQUESTS: usize = 1 << 20;
 
 /// A ring's requests.
+#[derive(Default)]
 pub struct Slab {
-    operations: &'static Operations,
     slots: Vec<Request>,
     free: Vec<u32>,
     /// The identity of the submitting thread, or 0: the [`Request::thread`] of new requests.
@@ -32,26 +31,6 @@ pub struct Slab {
 }
 
 impl Slab {
-    /// Makes a slab for requests of these operations.
-    pub fn new(operations: &'static Operations) -> Slab {
-        Slab {
-            operations,
-            slots: Vec::new(),
-            free: Vec::new(),
-            thread: 0,
-            beside: 0,
-            index: Index::default(),
-            by_file: ByFile::default(),
-            indexed: false,
-        }
-    }
-
-    /// Returns the operation of an opcode.
-    #[inline(always)]
-    pub fn operation(&self, opcode: u8) -> &'static Op {
-        self.operations.lookup(opcode)
-    }
-
     /// Sets the submitting thread, or 0 for none.
     #[inline]
     pub fn set_thread(&mut self, thread: usize) {
@@ -81,9 +60,13 @@ impl Slab {
     }
 
     /// Makes a new request, not prepared yet. `sqe` reads the SQE from the program's memory: it is copied
-    /// once, to its final place.
+    /// once, to its final place. `operation` finds the operation of its opcode.
     #[inline(always)]
-    pub fn insert(&mut self, sqe: impl FnOnce() -> Sqe) -> Result<RequestId, Errno> {
+    pub fn insert(
+        &mut self,
+        sqe: impl FnOnce() -> Sqe,
+        operation: impl FnOnce(u8) -> &'static Op,
+    ) -> Result<RequestId, Errno> {
         let index = match self.free.pop() {
             Some(index) => index,
             None => self.grow()?,
@@ -92,7 +75,7 @@ impl Slab {
         debug_assert!(!request.live, "free slots hold no request");
         request.live = true;
         request.sqe = sqe();
-        request.op = self.operations.lookup(request.sqe.opcode);
+        request.op = operation(request.sqe.opcode);
         request.flags = Flags::of_sqe(request.sqe.flags);
         request.phase = Phase::Prepared;
         request.whose = Whose::Common;
@@ -135,7 +118,7 @@ impl Slab {
             return Err(Errno::EAGAIN);
         }
         let index = self.slots.len() as u32;
-        self.slots.push(Request::vacant(self.operations.lookup(0)));
+        self.slots.push(Request::vacant());
         Ok(index)
     }
 
@@ -262,10 +245,10 @@ impl Request {
             && self.buffer.is_none()
     }
 
-    fn vacant(op: &'static Op) -> Request {
+    fn vacant() -> Request {
         Request {
             sqe: Sqe::default(),
-            op,
+            op: &const { Op::unknown() },
             whose: Whose::Common,
             thread: 0,
             file: FileHold::None,

@@ -32,7 +32,7 @@ impl Core {
         }
         let is_common = !credentials::matter();
         // A ring that is traced or under chaos uses the ordinary way.
-        let is_ordinary = is_common && !self.instruments().traced.is_on();
+        let is_ordinary = is_common && !self.instruments().traced.is_on() && self.submits_quickly();
         let whose = if is_common { Whose::Common } else { credentials::of_submitter() };
         self.begin_submission(available, does_work);
         while let Some(index) = self.queues_mut().take_sqe() {
@@ -71,7 +71,7 @@ impl Core {
     fn cancels_among(&self, available: u32) -> bool {
         self.queues().sq.ahead(&self.queues().memory, available).any(|index| {
             let [opcode, ..] = self.queues().memory.first_word(index).to_ne_bytes();
-            self.requests().operation(opcode).caps.has(Caps::CANCELS)
+            self.named_row(opcode).caps.has(Caps::CANCELS)
         })
     }
 

@@ -12,7 +12,7 @@ impl Core {
     ///
     /// # Errors
     /// `EEXIST` if another thread is the submitter.
-    #[inline]
+    #[inline(always)]
     pub fn admit(&mut self, thread: usize) -> Result<(), Errno> {
         if !self.is(IORING_SETUP_SINGLE_ISSUER) {
             return Ok(());

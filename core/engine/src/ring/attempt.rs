@@ -110,7 +110,7 @@ impl Lent {
 
     /// Returns the operation of an opcode.
     pub fn operation(&self, opcode: u8) -> &'static Op {
-        self.core.requests.operation(opcode)
+        self.core.named_row(opcode)
     }
 
     /// True if a CLOSE of this descriptor is under way.

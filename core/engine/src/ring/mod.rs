@@ -202,7 +202,7 @@ impl Core {
             identity: Identity { ring, serial, setup_flags, table },
             life: Life::begin(),
             queues: Queues { memory, sq: Sq::new(setup_flags), cq: Cq::new(setup_flags) },
-            requests: Slab::new(table.operations()),
+            requests: Slab::default(),
             order: Order::default(),
             work: WorkQueue::default(),
             aio: Aio::default(),
@@ -226,6 +226,12 @@ impl Core {
     #[inline]
     pub fn serial(&self) -> u64 {
         self.identity.serial
+    }
+
+    /// Returns the row of an opcode in an SQE of the program.
+    #[inline(always)]
+    pub fn named_row(&self, opcode: u8) -> &'static Row {
+        self.identity.table.lookup(opcode)
     }
 
     /// Returns the row of a request's operation.

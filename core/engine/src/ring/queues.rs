@@ -93,8 +93,8 @@ impl Core {
     /// `EAGAIN` if there cannot be another request.
     #[inline(always)]
     pub fn insert_request(&mut self, index: u32) -> Result<RequestId, Errno> {
-        let memory = &self.queues.memory;
-        self.requests.insert(|| memory.sqe(index))
+        let (memory, table) = (&self.queues.memory, self.identity.table);
+        self.requests.insert(|| memory.sqe(index), |opcode| table.lookup(opcode))
     }
 
     /// Ends the current submission. Publishes the SQ head, unless work is lent.

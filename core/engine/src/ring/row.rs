@@ -13,7 +13,6 @@ use crate::os::{Fd, user};
 use crate::request::field::{self, FIRST_HIDDEN, FIRST_PRIVATE};
 use crate::request::op::{Caps, Code, Op};
 use crate::request::shown::Argument;
-use crate::request::table::Operations;
 use crate::request::unused::Unused;
 use crate::request::{Request, RequestId};
 use crate::ring::drive::readiness::Known;
@@ -271,8 +270,8 @@ pub fn issue_controls(_: &mut Attempt<'_>) -> Outcome {
 /// The rows, found by their opcodes.
 pub struct Table {
     rows: &'static [Row],
-    /// The operations that a program may name.
-    operations: Operations,
+    /// The rows of the operations that a program may name.
+    named: [&'static Row; 256],
     /// The steps of every operation, whether a program may name it or not.
     steps: [&'static Row; 256],
 }
@@ -310,7 +309,7 @@ impl Table {
         let mut steps = [&UNKNOWN; 256];
         steps[NOTIFICATION.op.code as usize] = &NOTIFICATION;
         steps[LATE.op.code as usize] = &LATE;
-        let mut named = [&UNKNOWN.op; 256];
+        let mut named = [&UNKNOWN; 256];
         let mut place = 0;
         while place < rows.len() {
             let code = rows[place].op.code as usize;
@@ -318,22 +317,17 @@ impl Table {
             assert!(steps[code].op.is_unknown(), "an opcode has one row");
             steps[code] = &rows[place];
             if code < operations || code >= FIRST_PRIVATE as usize {
-                named[code] = &rows[place].op;
+                named[code] = &rows[place];
             }
             place += 1;
         }
-        Table { rows, operations: Operations::new(named), steps }
+        Table { rows, named, steps }
     }
 
-    /// Returns the operation of an opcode; an unknown operation for numbers without a row.
+    /// Returns the row of an opcode; that of an unknown operation for numbers that a program may not name.
     #[inline(always)]
-    pub const fn lookup(&self, code: u8) -> &'static Op {
-        self.operations.lookup(code)
-    }
-
-    /// Returns the operations that a program may name.
-    pub const fn operations(&self) -> &Operations {
-        &self.operations
+    pub const fn lookup(&self, code: u8) -> &'static Row {
+        self.named[code as usize]
     }
 
     /// Returns the row of an operation.

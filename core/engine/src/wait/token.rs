@@ -92,6 +92,12 @@ impl Token {
         self.driver_wants.is_some() || self.beside > 0
     }
 
+    /// True if no thread drives, and none sleeps.
+    #[inline]
+    pub fn is_unused(&self) -> bool {
+        self.driver == Driver::Nobody && self.beside == 0
+    }
+
     /// Gives the free role to the reactor or the SQ thread.
     pub fn give(&mut self, driver: Driver) {
         debug_assert!(matches!(driver, Driver::Reactor | Driver::SqThread), "callers use `drive`");

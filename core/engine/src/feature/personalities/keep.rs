@@ -70,11 +70,18 @@ impl Core {
 
     /// Pins the submitter's credentials at the end of a submission that leaves requests: a thread with these
     /// credentials must exist later, even if the program's threads change theirs.
+    #[inline(always)]
     pub fn keep_submitter(&mut self) {
-        if self.requests().live() == 0 {
-            if !self.resources().personalities.fading.is_empty() {
-                self.let_fade();
-            }
+        let is_idle = self.requests().live() == 0;
+        if !is_idle || !self.resources().personalities.fading.is_empty() {
+            self.pin_or_let_fade(is_idle);
+        }
+    }
+
+    #[inline(never)]
+    fn pin_or_let_fade(&mut self, is_idle: bool) {
+        if is_idle {
+            self.let_fade();
         } else if let Whose::Thread(own) = credentials::of_submitter() {
             self.pin(own);
         }

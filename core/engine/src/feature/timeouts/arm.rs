@@ -174,17 +174,18 @@ pub fn forget(core: &mut Core, id: RequestId) {
 
 /// Takes over a timeout. If no request can be made for it, posts `ECANCELED`.
 pub fn inherit(core: &mut Core, inherited: Inherited) {
-    if !core.requests().operation(inherited.opcode).caps.has(Caps::INHERITED) {
+    let row = core.named_row(inherited.opcode);
+    if !row.caps.has(Caps::INHERITED) {
         // No process of this engine wrote this opcode.
         return;
     }
     let Inherited { user_data, deadline_ns, flags, opcode, sqe_flags } = inherited;
     let sqe_flags = sqe_flags & Flags::CQE_SKIP.sqe();
     let sqe = Sqe { opcode, flags: sqe_flags, user_data, ..Sqe::default() };
-    match core.requests_mut().insert(|| sqe) {
+    match core.requests_mut().insert(|| sqe, |_| &row.op) {
         Ok(id) => {
             core[id].data = OpData::Timeout(Timeout::new(deadline_ns, flags, 0));
-            let outcome = (core.row(id).issue)(&mut core.attempt(id));
+            let outcome = (row.issue)(&mut core.attempt(id));
             core.settle(id, outcome);
         }
         Err(_) => {

@@ -52,9 +52,9 @@ impl Core {
     }
 
     fn new_notification(&mut self, user_data: u64, usage: i32) -> Result<RequestId, Errno> {
-        let notification = self.requests_mut().insert(|| Sqe { user_data, ..Sqe::default() })?;
+        let sqe = || Sqe { user_data, ..Sqe::default() };
+        let notification = self.requests_mut().insert(sqe, |_| &NOTIFICATION.op)?;
         let request = &mut self[notification];
-        request.op = &NOTIFICATION.op;
         request.flags = Flags::NEVER_FAILS;
         request.cqe_flags = IORING_CQE_F_NOTIF;
         request.result = usage;

@@ -66,7 +66,7 @@ impl Core {
         let (mut counts, mut count) = (Vec::new(), 0);
         while let Some(index) = entries.next() {
             let [opcode, flags, ..] = self.queues().memory.first_word(index).to_ne_bytes();
-            let places = self.requests().operation(opcode).places(mixed, count + 1 < all);
+            let places = self.named_row(opcode).places(mixed, count + 1 < all);
             // Skips the second half of a long SQE.
             (1..places).for_each(|_| _ = entries.next());
             count += places;
@@ -299,7 +299,7 @@ impl Core {
 
     /// Posts a delayed completion.
     pub fn comes_now(&mut self, id: RequestId) {
-        self[id].op = self.requests().operation(self[id].sqe.opcode);
+        self[id].op = self.named_row(self[id].sqe.opcode);
         self.complete_late(id);
     }
 

@@ -35,7 +35,8 @@ impl Drain {
     /// True if no drain is in force or about to be, and no chain is held back.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        !(self.active || self.after_chain) && self.held.is_empty()
+        debug_assert!(self.active || self.held.is_empty(), "only a drain in force holds chains back");
+        !(self.active || self.after_chain)
     }
 
     /// True if newly submitted chains must be queued.

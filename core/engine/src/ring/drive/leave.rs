@@ -1,5 +1,7 @@
 //! The end of a thread's steps in a ring: queued work and the driver's role are passed on.
 
+use linux_raw_sys::io_uring::IORING_SETUP_TASKRUN_FLAG;
+
 use crate::ring::Core;
 use crate::ring::drive::reactor;
 use crate::wait::Driver;
@@ -33,6 +35,17 @@ pub fn pass_role_on(core: &mut Core) {
         Driver::Reactor | Driver::Caller => reactor::attend_stale(core),
         _ => {}
     }
+}
+
+/// True if [`end_call`] has nobody to tell of anything, and nothing to pass on.
+#[inline(always)]
+pub fn owes_nothing(core: &Core) -> bool {
+    !core.needs_driver()
+        && !core.aio.is_idle()
+        && core.drive.token.is_unused()
+        && !core.drive.observers.are_any()
+        && core.shared.is_none()
+        && !core.is(IORING_SETUP_TASKRUN_FLAG)
 }
 
 /// Ends a call, or another thread's step: no call waits for what is posted from now on. The stand-in in place of the ring's descriptor may

@@ -75,6 +75,7 @@ impl Core {
     }
 
     /// True if anything in the ring needs a thread that sleeps for it.
+    #[inline(always)]
     pub fn needs_driver(&self) -> bool {
         self.readiness.waiting() > 0
             || !self.time.timers.is_empty()
@@ -249,8 +250,9 @@ impl Core {
     /// something may have been posted.
     #[inline]
     pub fn notify(&mut self) {
-        let Some(uncounted) = self.queues.cq.take_news() else { return };
-        self.identity.ring.count(Counted::Completed, uncounted);
+        if !self.count_news() {
+            return;
+        }
         if self.drive.observers.are_any() {
             self.notify_observers();
         }
@@ -260,6 +262,14 @@ impl Core {
         if self.shared.is_some() {
             self.tell_others();
         }
+    }
+
+    /// Counts the CQEs that were posted since the last time. Returns whether there is news for sleepers and observers.
+    #[inline(always)]
+    pub(in crate::ring) fn count_news(&mut self) -> bool {
+        let Some(uncounted) = self.queues.cq.take_news() else { return false };
+        self.identity.ring.count(Counted::Completed, uncounted);
+        true
     }
 
     /// Updates `IORING_SQ_TASKRUN`, which asks the program to enter, on a ring that asked for the flag. The kernel sets it when a wake-up

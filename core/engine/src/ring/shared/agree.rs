@@ -148,6 +148,7 @@ impl Core {
     }
 
     /// True if, on a ring of several processes, this one has anything that others may ask for, or wait for.
+    #[inline]
     pub(in crate::ring) fn is_owed(&self) -> bool {
         self.shared.as_ref().is_some_and(|shared| {
             self.requests.live() > 0 || self.queues.cq.kept() > 0 || shared.observes_alone()
