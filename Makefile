@@ -101,7 +101,7 @@ CONTAINER := --config 'target."cfg(all())".runner = ["$(TESTED)/anyring-deny", "
 check: lint nextest ## in five minutes: lint, unit tests, models, the engine's tests in a container's sandbox, 20,000 simulated schedules
 	rm -f $(ANYRING_TALLY)
 	cargo build -p anyring-deny --locked
-	$(NEXTEST) --workspace --exclude anyring-engine-simulated --lib --bins
+	$(NEXTEST) --workspace --exclude anyring-engine-simulated --exclude anyring-os-simulated --lib --bins
 	$(NEXTEST) $(CONTAINER) --workspace --test suite
 	$(NEXTEST) --workspace --test models --test schedules
 	scripts/tally $(ANYRING_TALLY)

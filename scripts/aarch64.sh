@@ -7,7 +7,7 @@
 triple=aarch64-unknown-linux-gnu
 # What scripts/test-aarch64 tests there, and scripts/check-aarch64 checks.
 # shellcheck disable=SC2034
-tested=(-p anyring-engine -p anyring-engine-tests -p anyring-kernel-ring -p anyring-uepoll -p anyring-runtime -p anyring-trap -p anyring-interpose
+tested=(-p anyring-abi -p anyring-os -p anyring-wait -p anyring-engine -p anyring-engine-tests -p anyring-kernel-ring -p anyring-uepoll -p anyring-runtime -p anyring-trap -p anyring-interpose
     -p anyring-preload -p anyring-inject -p anyring-linked -p anyring-liburing -p anyring -p anyring-cli -p anyring-conformance
     -p anyring-callers -p anyring-kernel-trace -p anyring-trace -p anyring-tracer -p anyring-top -p anyring-chaos-plan -p anyring-chaos
     -p anyring-walk -p anyring-find -p anyring-du)

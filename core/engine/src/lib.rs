@@ -10,23 +10,23 @@
 
 extern crate alloc;
 
-pub mod abi;
 pub mod assets;
 mod calls;
 pub mod feature;
 pub mod frontend;
 pub mod observe;
 pub mod ops;
-pub mod os;
 pub(crate) mod process;
 pub mod queue;
 pub mod request;
 pub mod ring;
 #[cfg(anyring_simulation)]
 pub mod simulation;
-pub mod wait;
 pub mod work;
 
+pub use anyring_abi as abi;
+pub use anyring_os as os;
+pub use anyring_wait as wait;
 pub use calls::{probe, support};
 pub use frontend::credentials;
 pub use linux_raw_sys::io_uring::io_uring_params;

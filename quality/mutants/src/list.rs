@@ -28,9 +28,10 @@ pub struct Mutant {
 }
 
 impl Mutant {
-    /// Returns the folder of the engine's sources that has the mutant.
+    /// Returns the folder of the engine's sources that has the mutant, or the folder of another crate below `core`.
     pub fn folder(&self) -> &str {
-        let inside = self.file.strip_prefix("core/engine/src/").unwrap_or(&self.file);
+        let inside = self.file.strip_prefix("core/").unwrap_or(&self.file);
+        let inside = inside.strip_prefix("engine/src/").unwrap_or(inside);
         inside.split('/').next().unwrap_or(inside)
     }
 

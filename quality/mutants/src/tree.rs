@@ -39,14 +39,16 @@ const BUILT: [&str; 4] = ["anyring-engine", TESTS, "anyring-conformance", "anyri
 /// The package of the tests through the ABI, whose files are among the engine's.
 const TESTS: &str = "anyring-engine-tests";
 
-const LIBRARY: &str = "core/engine/src/lib.rs";
+/// The sources of the crates that have mutants.
+const MUTATED: [&str; 2] = ["core/engine/src", "core/wait/src"];
 
 impl Tree {
     /// Creates the tree of a repository.
     pub fn new(root: &Path, at: &Path, mutants: &[Mutant]) -> Result<Tree> {
         let tree = Tree { root: root.to_owned(), at: at.to_owned() };
         let mut changed: HashSet<&str> = mutants.iter().map(|mutant| mutant.file.as_str()).collect();
-        changed.insert(LIBRARY);
+        let libraries = MUTATED.map(|sources| format!("{sources}/lib.rs"));
+        changed.extend(libraries.iter().map(String::as_str));
         let members = tree.members()?;
         for member in members.iter().filter(|member| !member.contains("/tests/")) {
             tree.copy(member, &members, &changed)?;
@@ -154,9 +156,15 @@ impl Tree {
         }
         let length = mutants.len() + 1;
         let chooser = include_str!("mutant.rs.in");
-        self.write("core/engine/src/mutant.rs", format!("{chooser}\nconst LENGTH: usize = {length};\n"))?;
-        let library = self.source(LIBRARY)?;
-        self.write(LIBRARY, format!("{library}\npub mod mutant;\n"))?;
+        for sources in MUTATED {
+            self.write(
+                &format!("{sources}/mutant.rs"),
+                format!("{chooser}\nconst LENGTH: usize = {length};\n"),
+            )?;
+            let library = format!("{sources}/lib.rs");
+            let text = self.source(&library)?;
+            self.write(&library, format!("{text}\npub mod mutant;\n"))?;
+        }
         Ok(all)
     }
 

@@ -12,6 +12,7 @@ use crate::request::version;
 use crate::ring::drive::caller::{self};
 use crate::ring::drive::leave;
 use crate::ring::drive::reactor;
+use crate::ring::drive::timers::now_ns;
 use crate::ring::lookup;
 use crate::ring::{Core, CoreGuard, lifetime, live, registry};
 use crate::wait::limits::Limits;
@@ -148,7 +149,7 @@ fn enter_again(
     enter_changed(fd, call, caller, change)
 }
 
-/// Waits until lent work (`wait/loan.rs`) is back: the kernel serializes the submissions to a ring as well.
+/// Waits until lent work (`core/wait/src/loan.rs`) is back: the kernel serializes the submissions to a ring as well.
 #[cold]
 fn await_return(guard: &mut CoreGuard<'_>) -> Result<(), Errno> {
     let Some(serial) = guard.as_ref().map(Core::serial) else { return Err(Errno::EBADF) };
@@ -424,7 +425,7 @@ fn limits(argument: &WaitArgument, caller: &Caller, core: &Core) -> Result<Limit
         let time_ns = time.to_ns_unchecked();
         // The engine sleeps on the monotonic clock, whatever clock the program's deadline is on.
         let left =
-            if argument.absolute { time_ns.saturating_sub(core.time().wait_clock.now_ns()) } else { time_ns };
+            if argument.absolute { time_ns.saturating_sub(now_ns(core.time().wait_clock)) } else { time_ns };
         limits.deadline_ns = Some(now.saturating_add(left));
     }
     Ok(limits)

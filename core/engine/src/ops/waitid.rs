@@ -87,7 +87,7 @@ fn wait(cx: &mut Attempt<'_>) -> Outcome {
         request.file = FileHold::Owned(fd);
         return Outcome::Wait(EPOLLIN);
     }
-    let again_ns = Clock::Monotonic.now_ns() + PAUSE_NS;
+    let again_ns = os::monotonic_ns() + PAUSE_NS;
     cx.arm_timer(Clock::Monotonic, again_ns);
     Outcome::Armed
 }

@@ -12,6 +12,9 @@ use crate::layers::{code, judged};
 /// The most files that may import one another.
 const LARGEST: usize = 4;
 
+/// The crates that the root of the engine's names as its own modules.
+const CRATES: [&str; 3] = ["abi", "os", "wait"];
+
 /// A path, as its names from the root of the crate on.
 type Names = Vec<String>;
 
@@ -99,7 +102,10 @@ impl Modules {
         let (path, alias) = path.split_once(" as ").map_or((path, None), |(path, name)| (path, Some(name)));
         let names: Names = path.split("::").map(|name| name.trim().to_owned()).collect();
         let above = names.iter().take_while(|name| *name == "super").count();
+        let is_crate =
+            names[0] == "crate" && names.get(1).is_some_and(|name| CRATES.contains(&name.as_str()));
         let mut full = match names[0].as_str() {
+            _ if is_crate => return None,
             "crate" => names[1..].to_vec(),
             "self" => [module, &names[1..]].concat(),
             "super" => [&module[..module.len() - above], &names[above..]].concat(),

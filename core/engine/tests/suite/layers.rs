@@ -7,13 +7,10 @@ use std::path::{Path, PathBuf};
 
 /// From the bottom to the top. Verbs of the ring stand with what they are about, so requests, work and the ring name one another:
 /// by files they import downwards, too (`circles.rs`). What a simulation asks is about the whole engine.
-const LAYERS: [&[&str]; 10] = [
-    &["abi"],
-    &["os"],
+const LAYERS: [&[&str]; 7] = [
     &["process"],
     &["assets"],
     &["queue"],
-    &["wait"],
     &["request", "work", "ring"],
     &["ops"],
     &["calls"],

@@ -15,6 +15,7 @@ use crate::request::op::Caps;
 use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
 use crate::ring::drive::reactor;
+use crate::ring::drive::timers::now_ns;
 use crate::wait::timers::Clock;
 
 fn clock_of(flags: u32) -> Clock {
@@ -57,7 +58,7 @@ impl Core {
             reactor::prepare(self);
         }
         let clock = clock_of(flags);
-        let deadline_ns = if absolute { time_ns } else { clock.now_ns().saturating_add(time_ns) };
+        let deadline_ns = if absolute { time_ns } else { now_ns(clock).saturating_add(time_ns) };
         self.arm_timer(id, clock, deadline_ns);
     }
 
@@ -121,7 +122,7 @@ impl Core {
 
     /// True if the timeout's time has come: the engine fires it later, but the kernel's timer would have fired already.
     pub(in crate::feature::timeouts) fn is_timer_due(&self, id: RequestId) -> bool {
-        self.time().timers.deadline(id).is_some_and(|(clock, deadline_ns)| deadline_ns <= clock.now_ns())
+        self.time().timers.deadline(id).is_some_and(|(clock, deadline_ns)| deadline_ns <= now_ns(clock))
     }
 
     /// Restarts the timer with the time of `new`, on the timer's own clock.

@@ -133,8 +133,7 @@ fn drive(
     let epoll = core.epoll()?;
     // Another thread may make room by reaping, without a call.
     let room_ns = (core.queues.cq.kept() > 0).then_some(ROOM_NS);
-    let bounds =
-        [timeout_ns, core.time.timers.next_ns(), core.next_recheck_ns(), room_ns, core.next_look_ns()];
+    let bounds = [timeout_ns, core.next_timer_ns(), core.next_recheck_ns(), room_ns, core.next_look_ns()];
     let mut timeout_ns = bounds.into_iter().flatten().min();
     let context = core.transfers_to_await(wanted.saturating_sub(core.queues.cq_ready()));
     if context.is_none() {

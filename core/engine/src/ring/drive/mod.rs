@@ -26,7 +26,7 @@ pub mod readiness;
 pub mod sleepers;
 pub mod sq_thread;
 pub mod stand_in;
-mod timers;
+pub mod timers;
 
 use linux_raw_sys::io_uring::{IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG, IORING_SQ_TASKRUN};
 
@@ -311,7 +311,7 @@ impl Core {
     fn only_waits_for(&self, eventfd: Fd) -> bool {
         !self.order.ready.is_empty()
             && self.work.finished() == 0
-            && self.time.timers.next_ns() != Some(0)
+            && self.next_timer_ns() != Some(0)
             && self
                 .order
                 .ready

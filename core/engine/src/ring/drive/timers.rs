@@ -1,5 +1,6 @@
 //! Deadlines of requests.
 
+use crate::os;
 use crate::request::RequestId;
 use crate::ring::Core;
 use crate::ring::row::Expiry;
@@ -12,6 +13,11 @@ impl Mark for RequestId {
     }
 }
 
+/// Returns the time of a clock in nanoseconds.
+pub fn now_ns(clock: Clock) -> u64 {
+    os::clock_ns(clock.number())
+}
+
 impl Core {
     /// Arms a timer, and wakes the driver if it has to wake earlier now.
     pub fn arm_timer(&mut self, id: RequestId, clock: Clock, deadline_ns: u64) {
@@ -21,10 +27,15 @@ impl Core {
         }
     }
 
+    /// Returns the time until the earliest deadline, in nanoseconds.
+    pub fn next_timer_ns(&self) -> Option<u64> {
+        self.time.timers.next_ns(now_ns)
+    }
+
     /// Fires all timers that are due. Requests that became ready before are completed first, and not cancelled.
     pub(in crate::ring::drive) fn fire_timers(&mut self) {
         let mut looked = false;
-        while let Some(id) = self.time.timers.pop_due() {
+        while let Some(id) = self.time.timers.pop_due(now_ns) {
             if !core::mem::replace(&mut looked, true) {
                 self.harvest_now();
             }

@@ -177,7 +177,7 @@ impl Core {
         }
         let ends_ns = limits.enough_ns.or(limits.deadline_ns);
         let left_ns = ends_ns.map(|end_ns| end_ns.saturating_sub(os::monotonic_ns()));
-        let ends = [left_ns, self.time().timers.next_ns()].into_iter().flatten().min();
+        let ends = [left_ns, self.next_timer_ns()].into_iter().flatten().min();
         // Nobody knows how long a device takes that has just stalled.
         ends.is_none_or(|left_ns| left_ns / 1000 >= SOON_US.max(2 * takes_us))
     }

@@ -335,7 +335,7 @@ fn put(outer: Fd, epoll: Fd, serial: u64) -> Result<(), Errno> {
 
 /// Returns when a ring's next timer is due, on the monotonic clock; `u64::MAX` if it has none.
 fn due_ns(core: &Core) -> u64 {
-    core.time.timers.next_ns().map_or(u64::MAX, |left| os::monotonic_ns().saturating_add(left))
+    core.next_timer_ns().map_or(u64::MAX, |left| os::monotonic_ns().saturating_add(left))
 }
 
 /// Takes the driver's role back from the reactor, for a caller.

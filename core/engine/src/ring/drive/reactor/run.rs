@@ -176,7 +176,7 @@ fn next_look_ns(core: &Core, looked_ns: u64, now_ns: u64) -> u64 {
     }
     if is_driven
         && !core.drive.observers.know_of_deferred()
-        && let Some(left_ns) = core.time.timers.next_ns()
+        && let Some(left_ns) = core.next_timer_ns()
     {
         due_ns = due_ns.min(now_ns.saturating_add(left_ns));
     }
@@ -217,7 +217,7 @@ fn proceed(core: &mut Core) {
 
 /// Notifies the observers of a ring that defers, once, that `enter` has something to fetch.
 fn tell_of_deferred(core: &mut Core) {
-    let due = core.time.timers.next_ns() == Some(0);
+    let due = core.next_timer_ns() == Some(0);
     if (due || has_deferred(core)) && !core.drive.observers.know_of_deferred() {
         core.drive.observers.note_deferred_told();
         core.notify_deferred();
@@ -226,7 +226,7 @@ fn tell_of_deferred(core: &mut Core) {
 
 /// Fires the timers of a ring that the reactor drives.
 fn expire(core: &mut Core) {
-    if core.drive.token.driver() == Driver::Reactor && core.time.timers.next_ns() == Some(0) {
+    if core.drive.token.driver() == Driver::Reactor && core.next_timer_ns() == Some(0) {
         proceed(core);
     }
 }

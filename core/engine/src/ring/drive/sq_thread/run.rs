@@ -201,10 +201,10 @@ fn wait(guard: &mut CoreGuard<'_>, serial: u64) {
         let Some(epoll) = core.readiness.epoll() else { break (core, Ok(0)) };
         // No event reports transfers that were submitted while the thread was awake: it looks for them, and then sleeps on.
         let look_ns = core.aio.lengthen_look_ns();
-        let timeout_ns = [core.time.timers.next_ns(), look_ns].into_iter().flatten().min();
+        let timeout_ns = [core.next_timer_ns(), look_ns].into_iter().flatten().min();
         let woken = guard.unlocked(|| os::epoll_wait(epoll, &mut events, timeout_ns, None));
         let Some(core) = live(guard, serial) else { return };
-        let is_due = core.aio.has_completion() || core.time.timers.next_ns() == Some(0);
+        let is_due = core.aio.has_completion() || core.next_timer_ns() == Some(0);
         if look_ns.is_none() || woken != Ok(0) || is_due {
             break (core, woken);
         }

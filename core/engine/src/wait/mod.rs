@@ -1,9 +1,0 @@
-//! Threads that sleep for a ring, and the ends of their sleeps.
-
-pub mod limits;
-pub mod listing;
-pub mod loan;
-pub mod timers;
-pub mod token;
-
-pub use token::{Driver, Token};
