@@ -165,6 +165,11 @@ fn stay(mut guard: CoreGuard<'_>, call: &Enter, caller: &Caller, taken: u32) -> 
     core.life_mut().come_in();
     let result = go_on(&mut guard, serial, call, caller, (!polled).then_some(taken));
     if let Some(core) = live(&mut guard, serial) {
+        if leave::owes_nothing(core) && !core.life().is_closing() {
+            core.life_mut().go_out();
+            guard.end_call();
+            return result;
+        }
         leave::end_call(core);
         let pollers = core.drive_mut().observers.pollers_to_tell();
         lifetime::go_out(guard, serial);
@@ -274,6 +279,11 @@ fn go_on(
     };
     if taken.is_some() && call.to_submit > 0 {
         follow_up(guard, serial, call, submitted)?;
+        // Most calls have now done all that they queued.
+        let core = live(guard, serial).ok_or(Errno::EBADF)?;
+        if call.flags & IORING_ENTER_GETEVENTS != 0 && core.finish_without_wait(call, submitted) {
+            return Ok(submitted as usize);
+        }
     }
     let complete = submitted == call.to_submit;
     let waited = if call.flags & IORING_ENTER_GETEVENTS != 0 && (complete || call.to_submit == 0) {
