@@ -17,4 +17,4 @@ mod plan;
 
 pub use decision::{FIRST_PROCESS, Injection, MILLION, Subject, Who, child};
 pub use fault::{Class, Fault, Faults, Met};
-pub use plan::{Entry, Mode, Plan, Settings, bytes};
+pub use plan::{Entry, Harm, Harmed, Mode, Plan, Settings, bytes};

@@ -33,6 +33,8 @@ struct Header {
     room: AtomicU64,
     /// The number of entries that were claimed, including those without room.
     claimed: AtomicU64,
+    /// The number of times that harm was noted.
+    harmed: AtomicU64,
     /// The number of processes that were made by no process in the table.
     orphans: AtomicU64,
     processes: [Process; PROCESSES],
@@ -85,7 +87,52 @@ pub struct Entry {
     pub pid: u32,
 }
 
-/// The representation of an [`Entry`] in the log.
+/// Harm that a program does to memory of a request in flight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u16)]
+pub enum Harm {
+    /// The program has changed data before the request that writes or sends them completed.
+    Changed = 0x100,
+    /// The memory is not there any more.
+    Unmapped = 0x101,
+}
+
+impl Harm {
+    /// Returns the harm with this number.
+    const fn of(number: u16) -> Option<Harm> {
+        match number {
+            0x100 => Some(Harm::Changed),
+            0x101 => Some(Harm::Unmapped),
+            _ => None,
+        }
+    }
+}
+
+// The log tells harm from faults by the number.
+const _: () = {
+    let mut place = 0;
+    while place < Fault::ALL.len() {
+        assert!(Harm::of(Fault::ALL[place] as u16).is_none());
+        place += 1;
+    }
+};
+
+/// Harm to the memory of a certain request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Harmed {
+    /// The process and the ring.
+    pub who: Who,
+    /// The number of the request within its ring.
+    pub serial: u64,
+    /// The opcode of the request.
+    pub opcode: u16,
+    /// The process's id in its own PID namespace.
+    pub pid: u32,
+    /// The harm.
+    pub harm: Harm,
+}
+
+/// The representation of an [`Entry`], or of a [`Harmed`], in the log.
 #[repr(C)]
 struct Slot {
     id: AtomicU64,
@@ -98,6 +145,28 @@ struct Slot {
     what: AtomicU32,
     /// 1 once the entry is written completely.
     written: AtomicU32,
+}
+
+impl Slot {
+    fn who(&self) -> Who {
+        Who { process: self.process.load(Ordering::Relaxed), ring: self.ring.load(Ordering::Relaxed) }
+    }
+
+    fn entry(&self) -> Option<Entry> {
+        let what = self.what.load(Ordering::Relaxed);
+        let fault = Fault::of((what >> 16) as u16)?;
+        let (id, value) = (self.id.load(Ordering::Relaxed), self.value.load(Ordering::Relaxed));
+        let subject = Subject { who: self.who(), serial: self.serial.load(Ordering::Relaxed), fault };
+        let pid = self.pid.load(Ordering::Relaxed);
+        Some(Entry { injection: Injection { id, value }, subject, opcode: what as u16, pid })
+    }
+
+    fn harmed(&self) -> Option<Harmed> {
+        let what = self.what.load(Ordering::Relaxed);
+        let harm = Harm::of((what >> 16) as u16)?;
+        let (serial, pid) = (self.serial.load(Ordering::Relaxed), self.pid.load(Ordering::Relaxed));
+        Some(Harmed { who: self.who(), serial, opcode: what as u16, pid, harm })
+    }
 }
 
 /// Returns the size of a plan's memory in bytes.
@@ -271,52 +340,55 @@ impl Plan {
 
     /// Appends an injected fault to the log. Without room for it, it is only counted.
     pub fn note(&self, entry: &Entry) {
+        let Entry { injection, subject, opcode, pid } = *entry;
+        let what = u32::from(subject.fault as u16) << 16 | u32::from(opcode);
+        self.append(injection, subject.who, subject.serial, pid, what);
+    }
+
+    /// Appends harm to the log. Without room for it, it is only counted.
+    pub fn note_harm(&self, harmed: &Harmed) {
+        let Harmed { who, serial, opcode, pid, harm } = *harmed;
+        self.header().harmed.fetch_add(1, Ordering::Relaxed);
+        let what = u32::from(harm as u16) << 16 | u32::from(opcode);
+        self.append(Injection { id: 0, value: 0 }, who, serial, pid, what);
+    }
+
+    fn append(&self, injection: Injection, who: Who, serial: u64, pid: u32, what: u32) {
         let place = self.header().claimed.fetch_add(1, Ordering::Relaxed);
         if place >= self.room as u64 {
             return;
         }
-        let Entry { injection, subject, opcode, pid } = *entry;
         let slot = self.slot(place as usize);
         slot.id.store(injection.id, Ordering::Relaxed);
         slot.value.store(injection.value, Ordering::Relaxed);
-        slot.process.store(subject.who.process, Ordering::Relaxed);
-        slot.serial.store(subject.serial, Ordering::Relaxed);
-        slot.ring.store(subject.who.ring, Ordering::Relaxed);
+        slot.process.store(who.process, Ordering::Relaxed);
+        slot.serial.store(serial, Ordering::Relaxed);
+        slot.ring.store(who.ring, Ordering::Relaxed);
         slot.pid.store(pid, Ordering::Relaxed);
-        slot.what.store((subject.fault as u32) << 16 | u32::from(opcode), Ordering::Relaxed);
-        // Release pairs with the acquire load in `log`.
+        slot.what.store(what, Ordering::Relaxed);
+        // Release pairs with the acquire load in `written`.
         slot.written.store(1, Ordering::Release);
     }
 
     /// Returns the faults that were injected so far, in approximate order. An entry whose process died while writing it
     /// is left out.
     pub fn log(&self) -> impl Iterator<Item = Entry> {
+        self.written().filter_map(Slot::entry)
+    }
+
+    /// Returns the harm that was noted so far, in approximate order, and the number of times that harm was noted at all.
+    pub fn harms(&self) -> (impl Iterator<Item = Harmed>, u64) {
+        (self.written().filter_map(Slot::harmed), self.header().harmed.load(Ordering::Relaxed))
+    }
+
+    fn written(&self) -> impl Iterator<Item = &Slot> {
         let claimed = self.header().claimed.load(Ordering::Relaxed);
-        (0..self.room.min(claimed as usize)).filter_map(|place| self.entry(place))
+        let slots = (0..self.room.min(claimed as usize)).map(|place| self.slot(place));
+        // Acquire pairs with the release store in `append`.
+        slots.filter(|slot| slot.written.load(Ordering::Acquire) == 1)
     }
 
-    fn entry(&self, place: usize) -> Option<Entry> {
-        let slot = self.slot(place);
-        // Acquire pairs with the release store in `note`.
-        if slot.written.load(Ordering::Acquire) != 1 {
-            return None;
-        }
-        let what = slot.what.load(Ordering::Relaxed);
-        let who =
-            Who { process: slot.process.load(Ordering::Relaxed), ring: slot.ring.load(Ordering::Relaxed) };
-        let fault = Fault::of((what >> 16) as u16)?;
-        Some(Entry {
-            injection: Injection {
-                id: slot.id.load(Ordering::Relaxed),
-                value: slot.value.load(Ordering::Relaxed),
-            },
-            subject: Subject { who, serial: slot.serial.load(Ordering::Relaxed), fault },
-            opcode: what as u16,
-            pid: slot.pid.load(Ordering::Relaxed),
-        })
-    }
-
-    /// Returns the number of injected faults for which the log had no room.
+    /// Returns the number of injected faults, and of times that harm was noted, for which the log had no room.
     pub fn unlogged(&self) -> u64 {
         self.header().claimed.load(Ordering::Relaxed).saturating_sub(self.room as u64)
     }

@@ -1,6 +1,6 @@
 //! Injected faults in words.
 
-use anyring_chaos_plan::{FIRST_PROCESS, Fault, Met};
+use anyring_chaos_plan::{FIRST_PROCESS, Fault, Harm, Harmed, Met};
 use anyring_engine::ops;
 use anyring_engine::support::REGISTRATIONS;
 
@@ -15,11 +15,29 @@ pub fn describe(injected: &Injected) -> String {
         Met::Enter | Met::Register => format!("{subject}, call #{serial} of ring {ring}"),
         Met::Request => format!("{subject} #{serial} of ring {ring}"),
     };
-    if process != FIRST_PROCESS {
-        text.push_str(&format!(" in process {pid}"));
-    }
+    text.push_str(&in_process(process, pid));
     text.push_str(&format!(": {} ({})", fault.name(), fault.about()));
     text
+}
+
+fn in_process(process: u64, pid: u32) -> String {
+    if process == FIRST_PROCESS { String::new() } else { format!(" in process {pid}") }
+}
+
+/// Returns a text such as `WRITE #12 of ring 1: its data changed before its completion`.
+pub fn describe_harm(harmed: &Harmed) -> String {
+    let Harmed { who, serial, opcode, pid, harm } = *harmed;
+    let what = match harm {
+        Harm::Changed => "its data changed before its completion",
+        Harm::Unmapped => "its memory was unmapped before its completion",
+    };
+    let (name, ring, place) = (operation(opcode), who.ring, in_process(who.process, pid));
+    format!("{name} #{serial} of ring {ring}{place}: {what}")
+}
+
+fn operation(opcode: u16) -> String {
+    let known = ops::ROWS.iter().find(|op| u16::from(op.code) == opcode);
+    known.map_or_else(|| format!("operation {opcode}"), |op| op.name.to_owned())
 }
 
 /// Returns the name of the operation or call that met the fault.
@@ -33,10 +51,7 @@ pub(crate) fn subject(injected: &Injected) -> String {
         }
         // Notifications are numbered separately.
         Met::Request if injected.fault == Fault::NotificationLate => "notification".to_owned(),
-        Met::Request => {
-            let known = ops::ROWS.iter().find(|op| u16::from(op.code) == injected.opcode);
-            known.map_or_else(|| format!("operation {}", injected.opcode), |op| op.name.to_owned())
-        }
+        Met::Request => operation(injected.opcode),
     }
 }
 
@@ -44,6 +59,7 @@ pub(crate) fn subject(injected: &Injected) -> String {
 mod tests {
     use super::*;
     use crate::memory::injected;
+    use anyring_chaos_plan::Who;
 
     #[test]
     fn requests_calls_and_processes_are_named() {
@@ -59,6 +75,9 @@ mod tests {
         );
         let setup = Injected { ring: 0, ..injected(Fault::SetupNoMemory, 1) };
         assert!(describe(&setup).starts_with("setup #1: "));
+        let who = Who { process: FIRST_PROCESS, ring: 2 };
+        let harmed = Harmed { who, serial: 7, opcode: 23, pid: 9, harm: Harm::Changed };
+        assert_eq!(describe_harm(&harmed), "WRITE #7 of ring 2: its data changed before its completion");
         let child = Injected { process: 77, pid: 1234, ..read };
         assert!(describe(&child).contains("ring 1 in process 1234: short"));
     }

@@ -24,6 +24,8 @@ pub enum Failure {
     Matches(String),
     /// The standard output of the run differs.
     Differs,
+    /// The program changed or unmapped memory that a request in flight used.
+    Harm,
 }
 
 impl fmt::Display for Failure {
@@ -32,6 +34,7 @@ impl fmt::Display for Failure {
             Failure::End(end) => end.fmt(f),
             Failure::Matches(pattern) => write!(f, "output that matches \"{pattern}\""),
             Failure::Differs => f.write_str("another standard output"),
+            Failure::Harm => f.write_str("memory that changed in flight"),
         }
     }
 }
@@ -70,6 +73,9 @@ impl Judge {
         if outcome.end != self.reference.end {
             return Some(Failure::End(outcome.end));
         }
+        if outcome.harms.count > 0 {
+            return Some(Failure::Harm);
+        }
         (self.rule.compare && outcome.stdout != self.reference.stdout).then_some(Failure::Differs)
     }
 
@@ -88,9 +94,10 @@ impl Judge {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Harms;
 
     fn outcome(end: End, stdout: &str) -> Outcome {
-        Outcome { end, stdout: stdout.into(), stderr: b"warning: low".to_vec() }
+        Outcome { end, stdout: stdout.into(), stderr: b"warning: low".to_vec(), harms: Harms::default() }
     }
 
     #[test]
@@ -99,6 +106,8 @@ mod tests {
         assert_eq!(judge.judge(&outcome(End::Exit(3), "b")), None);
         assert_eq!(judge.judge(&outcome(End::Exit(0), "a")), Some(Failure::End(End::Exit(0))));
         assert_eq!(judge.judge(&outcome(End::Hang, "a")), Some(Failure::End(End::Hang)));
+        let harmed = Outcome { harms: Harms { count: 1, ..Harms::default() }, ..outcome(End::Exit(3), "a") };
+        assert_eq!(judge.judge(&harmed), Some(Failure::Harm));
         let compare = Rule { compare: true, ..Rule::default() };
         let judge = Judge::new(compare, outcome(End::Exit(0), "a")).unwrap();
         assert_eq!(judge.judge(&outcome(End::Exit(0), "b")), Some(Failure::Differs));

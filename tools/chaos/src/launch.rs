@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::{End, Outcome};
+use crate::{End, Harms, Outcome};
 
 /// The maximum size of a kept output: a program that prints endlessly must not fill the memory.
 const MOST_OUTPUT: usize = 16 << 20;
@@ -157,7 +157,7 @@ impl Running {
         self.stdout.take();
         self.stderr.take();
         let (stdout, stderr) = (std::mem::take(&mut self.stdout.kept), std::mem::take(&mut self.stderr.kept));
-        Ok(Some(Outcome { end, stdout, stderr }))
+        Ok(Some(Outcome { end, stdout, stderr, harms: Harms::default() }))
     }
 
     /// Reads output for a while; returns true if the program has ended.

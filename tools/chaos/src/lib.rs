@@ -19,11 +19,11 @@ mod search;
 mod shrink;
 
 pub use choice::{choose, known};
-pub use describe::describe;
+pub use describe::{describe, describe_harm};
 pub use judge::{Failure, Judge, Rule};
 pub use launch::{Launch, Output};
 pub use memory::{Dose, Injected, SharedPlan};
-pub use outcome::{End, Outcome};
+pub use outcome::{End, Harms, Outcome};
 pub use record::{Record, RecordedFault, rate};
 pub use run::{Report, Runner};
 pub use search::{Found, Search, search};

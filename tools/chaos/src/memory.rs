@@ -5,6 +5,8 @@ use std::io;
 use anyring_chaos_plan::{Entry, Fault, Mode, Plan, Settings, bytes};
 use anyring_mapping::SharedFile;
 
+use crate::Harms;
+
 /// The number of faults in the log: 3 MiB. Each process maps the whole log, which takes time for each page.
 const ROOM: usize = 1 << 16;
 
@@ -100,6 +102,12 @@ impl SharedPlan {
     /// Returns the faults injected so far, and the number of faults that did not fit into the log.
     pub fn injected(&self) -> (Vec<Injected>, u64) {
         (self.plan.log().map(Injected::from).collect(), self.plan.unlogged())
+    }
+
+    /// Returns the harm to memory in flight that was found so far.
+    pub fn harms(&self) -> Harms {
+        let (logged, count) = self.plan.harms();
+        Harms { logged: logged.collect(), count }
     }
 
     /// Returns the plan.

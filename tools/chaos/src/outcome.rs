@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use anyring_chaos_plan::Harmed;
+
 /// How a program ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
@@ -47,4 +49,15 @@ pub struct Outcome {
     pub stdout: Vec<u8>,
     /// The program's standard error.
     pub stderr: Vec<u8>,
+    /// Harm to memory of the requests in flight.
+    pub harms: Harms,
+}
+
+/// Harm to the memory of requests in flight.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Harms {
+    /// The harm that is in the plan's log, in approximate order.
+    pub logged: Vec<Harmed>,
+    /// The number of times that harm was found.
+    pub count: u64,
 }

@@ -33,6 +33,7 @@ impl Runner<'_> {
         let plan = SharedPlan::new(dose)?;
         let outcome = self.launch.run(plan.path().as_ref(), output, self.interrupted)?;
         let (injected, unlogged) = plan.injected();
-        Ok(outcome.map(|outcome| Report { outcome, injected, unlogged }))
+        let harms = plan.harms();
+        Ok(outcome.map(|outcome| Report { outcome: Outcome { harms, ..outcome }, injected, unlogged }))
     }
 }

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyring_chaos::{
-    Dose, End, Failure, Found, Injected, Judge, Launch, Output, Record, Report, Rule, Runner, Search,
-    describe,
+    Dose, End, Failure, Found, Harms, Injected, Judge, Launch, Output, Record, Report, Rule, Runner, Search,
+    describe, describe_harm,
 };
 use anyring_chaos_plan::{Class, Fault, Faults, Settings};
 use anyring_say::say_error;
@@ -155,6 +155,7 @@ impl Session<'_> {
         let what = if self.dose.only.is_some() { "replay" } else { "run" };
         say_error!("anyring: {what} of seed {seed}: {}, {}", outcome.end, count(&report));
         print_injected(&report.injected);
+        print_harms(&outcome.harms);
         if !self.dose.only.as_ref().is_some_and(Vec::is_empty) && report.injected.is_empty() {
             hint_that_nothing_was_injected();
         }
@@ -235,6 +236,7 @@ impl Session<'_> {
                 found.failure,
                 self.command(found.seed)
             );
+            print_harms(&found.report.outcome.harms);
         }
         if INTERRUPTED.load(Ordering::Relaxed) {
             return Err(Stop::Interrupted);
@@ -400,6 +402,17 @@ fn print_injected(injected: &[Injected]) {
     if injected.len() > MOST_PRINTED {
         say_error!("  and {} more (--record FILE writes all)", injected.len() - MOST_PRINTED);
     }
+}
+
+fn print_harms(harms: &Harms) {
+    if harms.count > 0 {
+        let plural = if harms.count == 1 { "" } else { "s" };
+        say_error!(
+            "anyring: the program changed or unmapped memory of {} request{plural} in flight",
+            harms.count
+        );
+    }
+    harms.logged.iter().take(MOST_PRINTED).for_each(|one| say_error!("  {}", describe_harm(one)));
 }
 
 fn hint_that_nothing_was_injected() {

@@ -5,13 +5,15 @@ use crate::abi::Sqe;
 /// The lowest number of the engine's private operations, far above the kernel's growing list.
 pub const FIRST_PRIVATE: u8 = 192;
 /// The lowest number of hidden operations, which no program can submit; private operations have smaller numbers.
-pub const FIRST_HIDDEN: u8 = 253;
+pub const FIRST_HIDDEN: u8 = 252;
 /// The operation that stands for all unassigned opcodes.
 pub const UNKNOWN: u8 = FIRST_HIDDEN;
+/// The operation of a request whose first attempt chaos delays.
+pub const HELD: u8 = FIRST_HIDDEN + 1;
 /// The operation of a completed request whose CQE chaos delays.
-pub const LATE: u8 = FIRST_HIDDEN + 1;
+pub const LATE: u8 = FIRST_HIDDEN + 2;
 /// The operation of a zero-copy send's notification.
-pub const NOTIFICATION: u8 = FIRST_HIDDEN + 2;
+pub const NOTIFICATION: u8 = FIRST_HIDDEN + 3;
 
 /// A field of an SQE. Fields may overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

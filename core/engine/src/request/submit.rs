@@ -272,7 +272,7 @@ impl Core {
                 Err(errno) => errno.into(),
             };
             let outcome = match self.inject_first(id) {
-                Err(errno) if outcome == Outcome::Block => errno.into(),
+                Err(instead) if outcome == Outcome::Block => instead,
                 _ => outcome,
             };
             self.settle(id, outcome);
@@ -334,15 +334,16 @@ impl Core {
         };
         let outcome = match prepared {
             Ok(()) => (self.row_of(op).issue)(&mut self.attempt(id)),
-            Err(errno) => errno.into(),
+            Err(instead) => instead,
         };
         self.settle(id, outcome);
     }
 
     /// Prepares a request, or injects faults, before its first attempt.
     #[cold]
-    fn before_first_attempt(&mut self, id: RequestId) -> Result<(), Errno> {
-        if self[id].flags.has(Flags::UNPREPARED) { self.prepare(id) } else { self.inject_first(id) }
+    fn before_first_attempt(&mut self, id: RequestId) -> Result<(), Outcome> {
+        let is_unprepared = self[id].flags.has(Flags::UNPREPARED);
+        if is_unprepared { self.prepare(id).map_err(Outcome::from) } else { self.inject_first(id) }
     }
 
     /// Acts on the outcome of an attempt.

@@ -212,5 +212,7 @@ lend! {
     piece_is_copied(id);
     trace_buffer(id, address: u64);
     cut_bundle(id, buffers: &mut Vec<IoVector>);
+    fills_selected(id, buffers: &[IoVector]);
+    ends_hold(id) -> bool;
     hold_buffer(id, node: NodeIndex);
 }

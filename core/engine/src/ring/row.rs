@@ -287,6 +287,11 @@ pub static NOTIFICATION: Row =
     .expire(Expiry::Control(Core::make_ready))
     .faults(&[Fault::NotificationLate]);
 
+/// The row of a request whose first attempt chaos delays.
+pub static HELD: Row = Row::numbered(field::HELD, "HELD", Caps::FILE, prep_nothing, |_| Outcome::Armed)
+    .disarm(|cx| cx.ends_hold())
+    .expire(Expiry::Control(Core::ends_hold_now));
+
 /// The row of a request whose result is known and whose CQE chaos delays: a cancellation always comes too late.
 pub static LATE: Row = Row::numbered(field::LATE, "LATE", Caps::NONE, prep_nothing, |_| Outcome::Armed)
     .disarm(|_| false)
@@ -308,6 +313,7 @@ impl Table {
     pub const fn up_to(rows: &'static [Row], operations: usize) -> Table {
         let mut steps = [&UNKNOWN; 256];
         steps[NOTIFICATION.op.code as usize] = &NOTIFICATION;
+        steps[HELD.op.code as usize] = &HELD;
         steps[LATE.op.code as usize] = &LATE;
         let mut named = [&UNKNOWN; 256];
         let mut place = 0;

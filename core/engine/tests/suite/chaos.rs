@@ -15,13 +15,20 @@ const DONTWAIT: u32 = libc::MSG_DONTWAIT as u32;
 
 /// Runs `body` in a process that meets faults, and says which it met.
 fn under_seed(seed: u64, rate: u32, faults: Faults, mode: Mode<'_>, body: impl FnOnce()) -> Vec<Entry> {
+    let plan = plan_of(Settings { seed, rate, faults, delay_ns: 0 }, mode, body);
+    assert_eq!(plan.unlogged(), 0, "the log has room");
+    plan.log().collect()
+}
+
+/// Runs `body` in a process that meets faults; returns the plan with its log.
+pub fn plan_of(settings: Settings, mode: Mode<'_>, body: impl FnOnce()) -> Plan {
     const HANG_S: u32 = 60;
     let length = bytes(mode, ROOM);
     let file = memory_file(b"");
     file.set_len(length as u64).unwrap();
     let memory = NonNull::new(map(file.as_raw_fd(), length, 0)).unwrap();
     // SAFETY: of that length, and never unmapped.
-    let plan = unsafe { Plan::create(memory, Settings { seed, rate, faults, delay_ns: 0 }, mode, ROOM) };
+    let plan = unsafe { Plan::create(memory, settings, mode, ROOM) };
     let pid = child(|| {
         ends_after(HANG_S);
         frontend::plan_from(file.as_raw_fd()).expect("a plan");
@@ -29,8 +36,7 @@ fn under_seed(seed: u64, rate: u32, faults: Faults, mode: Mode<'_>, body: impl F
         true
     });
     assert_eq!(ended(pid), 0, "the program does not mind");
-    assert_eq!(plan.unlogged(), 0, "the log has room");
-    plan.log().collect()
+    plan
 }
 
 /// Runs `body` with these faults wherever they can be.
@@ -54,7 +60,7 @@ fn ring(entries: u32) -> Ring {
     Ring::new(Engine::User, entries, 0)
 }
 
-fn transfer(op: io_uring_op, fd: &impl AsRawFd, memory: &[u8], offset: u64) -> Sqe {
+pub fn transfer(op: io_uring_op, fd: &impl AsRawFd, memory: &[u8], offset: u64) -> Sqe {
     Sqe { off: offset, ..writing(op, 1, fd, memory) }
 }
 
@@ -69,7 +75,7 @@ fn room(length: usize) -> Vec<u8> {
     vec![0; length]
 }
 
-fn text(length: usize) -> Vec<u8> {
+pub fn text(length: usize) -> Vec<u8> {
     (0..length).map(|place| (place * 7 % 251) as u8).collect()
 }
 

@@ -36,6 +36,7 @@ mod in_flight;
 mod interrupt;
 mod kbuf;
 mod lacking_calls;
+mod late_data;
 mod layers;
 mod lingering;
 mod memory;

@@ -822,6 +822,106 @@ static void accept_fails(void) {
         fail(1, "connections wait for ever:", ROUNDS - accepted);
 }
 
+static char *page(void) {
+    char *page = mmap(0, BLOCK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(page != MAP_FAILED);
+    return page;
+}
+
+/* Cancels a read, and waits for the answer to that; returns the completion of the read, if it has come meanwhile. */
+static struct completion read_and_cancel(int fd, char *memory) {
+    struct completion completion = {0, 0, 0};
+    on(IORING_OP_READ, 1, fd, memory, BLOCK);
+    enter_well(0);
+    on(IORING_OP_ASYNC_CANCEL, 2, -1, (void *)1, 0);
+    for (struct completion next = take();; next = take()) {
+        if (next.user_data == 2)
+            return completion;
+        completion = next;
+    }
+}
+
+static void await_read(struct completion completion) {
+    if (completion.user_data == 0)
+        completion = take();
+    if (completion.user_data != 1)
+        fail(2, "no completion of the read", completion.user_data);
+}
+
+/* Bug: memory is freed as soon as its request has been cancelled. */
+static void freed(void) {
+    int fd = file_of(BLOCK);
+    for (int round = 0; round < ROUNDS; round++) {
+        char *memory = page();
+        struct completion completion = read_and_cancel(fd, memory);
+        if (IS_FIXED)
+            await_read(completion);
+        CHECK(munmap(memory, BLOCK) == 0);
+        if (!IS_FIXED)
+            await_read(completion);
+    }
+}
+
+/* Bug: memory is used for something else as soon as its request has been cancelled. */
+static void reused(void) {
+    int fd = file_of(BLOCK);
+    char *memory = page();
+    for (int round = 0; round < ROUNDS; round++) {
+        struct completion completion = read_and_cancel(fd, memory);
+        if (IS_FIXED)
+            await_read(completion);
+        memset(memory, round, BLOCK);
+        if (!IS_FIXED)
+            await_read(completion);
+        for (int at = 0; at < BLOCK; at++)
+            if (memory[at] != (char)round)
+                fail(1, "memory changed in round", round);
+    }
+}
+
+/* Bug: data are looked at before the completion of the read. */
+static void looked_at(void) {
+    int fd = file_of(BLOCK);
+    static volatile char text[BLOCK];
+    for (int round = 0; round < ROUNDS; round++) {
+        text[0] = 0;
+        on(IORING_OP_READ, round, fd, (void *)text, BLOCK);
+        enter_well(0);
+        char early = text[0];
+        int length = take().res;
+        while (again(length)) {
+            on(IORING_OP_READ, round, fd, (void *)text, BLOCK);
+            length = take().res;
+            early = 0;
+        }
+        /* A read may take its time; what it brings is a letter. */
+        if (IS_FIXED ? text[0] != 'a' : early != 0 && early != 'a')
+            fail(1, "another letter in round", round);
+    }
+}
+
+/* Bug: data are changed before the completion of their write. */
+static void overwritten(void) {
+    int fd = file_of(0);
+    for (int round = 0; round < ROUNDS; round++) {
+        static volatile char text[64];
+        char written[64];
+        memset((void *)text, 'a' + round % 23, sizeof text);
+        int length;
+        do {
+            on(IORING_OP_WRITE, round, fd, (void *)text, sizeof text)->off = 0;
+            enter_well(0);
+            if (!IS_FIXED)
+                text[0] = 'z';
+            length = take().res;
+            text[0] = 'a' + round % 23;
+        } while (again(length));
+        CHECK(pread(fd, written, length, 0) == length);
+        if (memcmp(written, (void *)text, length) != 0)
+            fail(1, "other data are written in round", round);
+    }
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -834,7 +934,8 @@ static const struct {
     {"polled-wait", polled_wait},   {"read-too-late", read_too_late},     {"noted-late", noted_late},
     {"eventfd-late", eventfd_late}, {"bundle", bundle},
     {"open-fails", open_fails},     {"read-fails", read_fails},           {"write-fails", write_fails},
-    {"connect-fails", connect_fails}, {"accept-fails", accept_fails},
+    {"connect-fails", connect_fails}, {"accept-fails", accept_fails},     {"freed", freed},
+    {"reused", reused},             {"looked-at", looked_at},             {"overwritten", overwritten},
 };
 
 int main(int count, char **words) {

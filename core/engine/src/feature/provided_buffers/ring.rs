@@ -33,20 +33,24 @@ impl Attempt<'_> {
         debug_assert!(self.buffer.is_none(), "one buffer at a time");
         let (request, groups) = self.with_groups();
         let (selected, span) = groups.select(request.sqe.buf_index, wanted)?;
-        self.hold(selected, span.address);
+        self.hold(selected, &[IoVector { base: span.address, length: span.length as u64 }]);
         Ok(span)
     }
 
-    fn hold(&mut self, selected: Selected, address: u64) {
+    fn hold(&mut self, selected: Selected, memory: &[IoVector]) {
         self.buffer = Some(selected);
         if self.flags.has(Flags::TRACED) {
-            self.trace_buffer(address);
+            self.trace_buffer(memory.first().map_or(0, |first| first.base));
+        }
+        if self.flags.has(Flags::CHAOS) {
+            self.fills_selected(memory);
         }
     }
 
     /// Holds the result of [`next_of_ring`](crate::feature::provided_buffers::BufferGroups::next_of_ring) as if selected.
     pub fn hold_next(&mut self, buffer: &Buffer) {
-        self.hold(Selected::next(self.sqe.buf_index, buffer), buffer.address);
+        let memory = IoVector { base: buffer.address, length: buffer.length.into() };
+        self.hold(Selected::next(self.sqe.buf_index, buffer), &[memory]);
     }
 
     /// Selects all available buffers of the request's group, limited to `wanted` bytes in all if `wanted` is
@@ -57,7 +61,7 @@ impl Attempt<'_> {
     pub fn select_buffers(&mut self, wanted: usize) -> Result<Vec<IoVector>, Errno> {
         let (request, groups) = self.with_groups();
         let (selected, vectors) = groups.select_many(request.sqe.buf_index, wanted)?;
-        self.hold(selected, vectors.first().map_or(0, |first| first.base));
+        self.hold(selected, &vectors);
         Ok(vectors)
     }
 

@@ -3,7 +3,6 @@
 //! As in the kernel, a notification is a request of its own, so that a drain waits for it; no cancellation finds it. The notification of a
 //! send without a request is only counted ([`Announced`]), until it must wait for its turn and becomes a request.
 
-use anyring_chaos_plan::Fault;
 use anyring_trace::event;
 use linux_raw_sys::io_uring::IORING_CQE_F_NOTIF;
 
@@ -191,7 +190,7 @@ impl Core {
         if let OpData::Net(Data::Pages(Pages { copied: false, .. })) = request.data {
             request.result = 0;
         }
-        if request.flags.has(Flags::CHAOS) && self.comes_late(notification, Fault::NotificationLate) {
+        if request.flags.has(Flags::CHAOS) && self.delay_notification(notification) {
             return;
         }
         self.make_ready(notification);

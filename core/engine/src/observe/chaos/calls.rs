@@ -77,6 +77,7 @@ enum Change {
 
 fn change(core: &mut Core, met: Call, call: &Enter) -> Change {
     core.scrub_reaped(met);
+    core.spoil_in_flight();
     let meets = |fault| met.meets(fault, 0);
     let ready = core.queues().cq_ready();
     let submits = call.to_submit > 0 && core.queues().sq_pending() > 0 && !core.is(IORING_SETUP_SQPOLL);

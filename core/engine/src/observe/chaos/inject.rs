@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use anyring_chaos_plan::{Fault, Subject, Who};
+use anyring_chaos_plan::Fault;
 use anyring_trace::event::Step;
 use linux_raw_sys::general::{
     EPOLLONESHOT, F_GETFL, O_CREAT, O_DIRECT, RWF_NOWAIT, S_IFIFO, S_IFMT, S_IFREG, S_IFSOCK,
@@ -14,18 +14,16 @@ use linux_raw_sys::net::{
 };
 
 use crate::abi::{Errno, IORING_SETUP_SQE_MIXED, RWF_ATOMIC};
-use crate::observe::chaos::{Call, PATH, delay_ns, inject, pause, plan};
-use crate::os::sync::atomic::Ordering;
+use crate::observe::chaos::{Call, inject, pause};
 use crate::os::user::{self, IoVector};
 use crate::os::{self, Fd};
 use crate::queue::{Cqe, RUBBISH};
 use crate::request::data::OpData;
 use crate::request::data::net::{Data, Transfer};
 use crate::request::op::Caps;
-use crate::request::{Flags, Phase, Request, RequestId};
+use crate::request::{Flags, Request, RequestId};
 use crate::ring::Core;
-use crate::ring::row::LATE;
-use crate::wait::timers::Clock;
+use crate::ring::row::{LATE, Outcome};
 
 /// Faults of calls.
 impl Core {
@@ -80,7 +78,7 @@ impl Core {
 
 /// Faults of requests.
 impl Core {
-    fn request_meets(&self, id: RequestId, fault: Fault) -> Option<u64> {
+    pub(in crate::observe::chaos) fn request_meets(&self, id: RequestId, fault: Fault) -> Option<u64> {
         let request = &self[id];
         if !request.op.faults.has(fault) {
             return None;
@@ -103,6 +101,7 @@ impl Core {
         if self.request_meets(id, Fault::SqeRubbish).is_some() {
             self.queues().memory.scrub_sqe(index);
         }
+        self.remember_memory(id);
         self.pause(id, Fault::PauseIssue);
     }
 
@@ -114,31 +113,33 @@ impl Core {
         }
     }
 
-    /// Injects faults of the first attempt, or of the next attempt of a multishot request. An error replaces the attempt.
+    /// Injects faults of the first attempt, or of the next attempt of a multishot request.
     ///
     /// # Errors
-    /// The injected error.
+    /// The outcome that replaces the attempt.
     #[cold]
-    pub(crate) fn inject_first(&mut self, id: RequestId) -> Result<(), Errno> {
+    pub(crate) fn inject_first(&mut self, id: RequestId) -> Result<(), Outcome> {
         if !self[id].flags.has(Flags::UNTRIED) {
             return Ok(());
         }
         self[id].flags.clear(Flags::UNTRIED);
         if self.instruments().chaos.shots.contains_key(&self[id].serial) {
             // A multishot request may run out of buffers on its way.
-            return self.request_meets(id, Fault::GroupDry).map_or(Ok(()), |_| Err(Errno::ENOBUFS));
+            return self.request_meets(id, Fault::GroupDry).map_or(Ok(()), |_| Err(Errno::ENOBUFS.into()));
         }
+        self.let_go_before(id);
         for (fault, errno) in ERRORS {
             if self[id].op.faults.has(fault)
                 && self.may_answer(id, fault)
                 && self.request_meets(id, fault).is_some()
             {
-                return Err(errno);
+                return Err(errno.into());
             }
         }
         self.fill_with_rubbish(id);
         self.cut(id);
-        Ok(())
+        self.redirect(id);
+        self.hold_back(id)
     }
 
     /// True if the request can complete with the error of this fault.
@@ -205,7 +206,7 @@ impl Core {
     }
 
     /// Returns the vectors of a request's data, if they are known.
-    fn memory_of(&self, id: RequestId) -> Vec<IoVector> {
+    pub(in crate::observe::chaos) fn memory_of(&self, id: RequestId) -> Vec<IoVector> {
         let request = &self[id];
         match &request.data {
             OpData::Vectors(vectors) => vectors.to_vec(),
@@ -268,39 +269,7 @@ impl Core {
         }
         self[id].result = cqe.res;
         self[id].cqe_flags = cqe.flags;
-        if self.may_come_late(id) && self.comes_late(id, Fault::Late) { None } else { Some(cqe) }
-    }
-
-    /// True if the completion may be delayed: not of a TIMEOUT, which ends the waits of `enter` when it fires;
-    /// not of a LINK_TIMEOUT, which ends with its request; not of a ring that processes share.
-    fn may_come_late(&self, id: RequestId) -> bool {
-        let request = &self[id];
-        !request.flags.has(Flags::CQE_SKIP.with(Flags::SILENCED))
-            && !request.op.caps.has(Caps::WATCHES)
-            && !matches!(request.data, OpData::Timeout(_))
-            && !self.is_shared()
-    }
-
-    /// Delays a completion by a timer, if the request meets the fault.
-    #[cold]
-    pub(crate) fn comes_late(&mut self, id: RequestId, fault: Fault) -> bool {
-        let Some(value) = self.request_meets(id, fault) else { return false };
-        let request = &mut self[id];
-        request.phase = Phase::Armed;
-        request.flags.clear(Flags::UNTRIED);
-        if fault == Fault::Late {
-            request.op = &LATE.op;
-        }
-        self.time_mut().timers.cancel(id);
-        let delay_ns = delay_ns().unwrap_or(value % LATEST_NS);
-        self.arm_timer(id, Clock::Monotonic, os::monotonic_ns() + delay_ns);
-        true
-    }
-
-    /// Posts a delayed completion.
-    pub fn comes_now(&mut self, id: RequestId) {
-        self[id].op = self.named_row(self[id].sqe.opcode);
-        self.complete_late(id);
+        if self.completes_late(id, &cqe) { None } else { Some(cqe) }
     }
 
     /// True if the CQE must go to the overflow list though there is room. Not while a thread sleeps until the CQE is posted.
@@ -331,11 +300,7 @@ impl Core {
 
     /// True if a multishot request meets the fault after `posted` CQEs.
     fn is_due(&self, id: RequestId, fault: Fault, posted: u64) -> bool {
-        let who = Who { process: PATH.load(Ordering::Relaxed), ring: self.instruments().chaos.ring };
-        let subject = Subject { who, serial: self[id].serial, fault };
-        let injection =
-            plan().filter(|_| self[id].op.faults.has(fault)).and_then(|plan| plan.decide(&subject));
-        injection.is_some_and(|injection| injection.value % MOST_SHOTS == posted)
+        self.will_meet(id, fault).is_some_and(|value| value % MOST_SHOTS == posted)
     }
 }
 
@@ -354,9 +319,6 @@ const ERRORS: [(Fault, Errno); 12] = [
     (Fault::Aborted, Errno::ECONNABORTED),
     (Fault::GroupDry, Errno::ENOBUFS),
 ];
-
-/// The longest delay of a completion.
-const LATEST_NS: u64 = 2_000_000;
 
 /// The block size of direct transfers.
 const BLOCK: usize = 4096;

@@ -9,18 +9,23 @@
 //! send of a datagram is not shortened, a request that must wait does not fail with `EAGAIN`.
 
 pub mod calls;
+mod in_flight;
 mod inject;
+mod late;
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use anyring_chaos_plan::{Entry, FIRST_PROCESS, Fault, Plan, Subject, Who, child};
 use anyring_trace::event::{self};
 
 use crate::abi::Errno;
+use crate::observe::chaos::in_flight::InFlight;
 use crate::observe::trace;
 use crate::os::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::os::{self, Fd};
+use crate::request::RequestId;
 
 /// Faults of reads from a file.
 pub const READS: &[Fault] = &[
@@ -205,6 +210,10 @@ pub struct Chaos {
     shots: BTreeMap<u64, u64>,
     /// The values that determine how bundles of receives are shortened, by the requests' serial numbers.
     bundles: BTreeMap<u64, u64>,
+    /// The memory of requests that complete late.
+    in_flight: InFlight,
+    /// Late requests that are held back before their first attempt, in their order. Some may have ended.
+    held: Vec<RequestId>,
 }
 
 impl Chaos {

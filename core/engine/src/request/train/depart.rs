@@ -44,7 +44,7 @@ impl Core {
     }
 
     /// Sends the train.
-    pub(in crate::request) fn let_train_go(&mut self) {
+    pub(crate) fn let_train_go(&mut self) {
         let mut held = mem::take(&mut self.order_mut().train.held);
         if let Some(&head) = held.first()
             && let Some(depart) = self.row(head).together
