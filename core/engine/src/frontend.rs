@@ -4,7 +4,7 @@
 pub mod credentials;
 
 use alloc::boxed::Box;
-use core::ffi::c_void;
+use core::ffi::{CStr, c_void};
 
 use anyring_trace::event::Called;
 use linux_raw_sys::net::msghdr;
@@ -21,7 +21,7 @@ use crate::os::{self, Fd, limits, own, user};
 use crate::process::{identity, threads};
 use crate::ring::drive::stand_in;
 use crate::ring::{Counted, descriptors, registry, shared};
-use crate::work::interrupt;
+use crate::work::{interrupt, reporter};
 
 pub use crate::observe::trace::counts::{Counted as OperationCount, Counts};
 
@@ -44,6 +44,49 @@ pub fn counters() -> Counters {
         submitted: sum(Counted::Submitted),
         completed: sum(Counted::Completed),
     }
+}
+
+/// The state of this process's rings at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gauges {
+    /// Rings that the process has.
+    pub rings: u64,
+    /// Requests that are not done.
+    pub in_flight: u64,
+    /// CQEs that the program has not reaped.
+    pub ready: u64,
+    /// CQEs that are kept because their CQs were full.
+    pub overflowed: u64,
+    /// Threads of the engine.
+    pub threads: u64,
+}
+
+/// Looks at all rings of the process, one after another, under their locks.
+pub fn gauges() -> Gauges {
+    let mut gauges = Gauges { threads: threads::count() as u64, ..Gauges::default() };
+    registry::for_each_live(|ring| {
+        if let Some(core) = ring.lock().as_ref() {
+            gauges.rings += 1;
+            gauges.in_flight += core.requests().live() as u64;
+            gauges.ready += u64::from(core.queues().cq_ready());
+            gauges.overflowed += core.queues().cq.kept() as u64;
+        }
+    });
+    gauges
+}
+
+/// Has a thread of the engine call `report` now, and every `interval_ns` nanoseconds from then on. Does nothing if the process has
+/// such a thread; a child of `fork` has none.
+pub fn report_every(interval_ns: u64, report: fn()) {
+    reporter::begin(interval_ns, report);
+}
+
+/// Replaces a file by one with this text, which is first written to `beside`, a path in the same directory.
+///
+/// # Errors
+/// Negative errno.
+pub fn replace_file(path: &CStr, beside: &CStr, text: &[u8]) -> Result<(), i32> {
+    os::replace_file(path, beside, text).map_err(Errno::negated)
 }
 
 /// Makes this process record events of its requests in the buffer behind `fd` ([`anyring_trace`]), which may be closed afterwards. Rings

@@ -638,6 +638,36 @@ pub fn open_at(directory: Fd, path: &CStr, flags: u32) -> Result<Fd, Errno> {
         .map(|fd| fd as Fd)
 }
 
+/// Replaces a file by one with this content, which is first written to `beside`, a path in the same directory.
+pub fn replace_file(path: &CStr, beside: &CStr, content: &[u8]) -> Result<(), Errno> {
+    const MODE: usize = 0o644;
+    let at = nr::AT_FDCWD as isize as usize;
+    let flags = (nr::O_WRONLY | nr::O_CREAT | nr::O_TRUNC | nr::O_NOFOLLOW | nr::O_CLOEXEC) as usize;
+    // SAFETY: reads a C string.
+    let fd = unsafe { call(nr::__NR_openat, [at, beside.as_ptr() as usize, flags, MODE, 0, 0]) }?;
+    let fd = move_high(fd as Fd)?;
+    let written = write_all(fd, content);
+    close(fd);
+    written?;
+    // SAFETY: reads two C strings.
+    unsafe { call(nr::__NR_renameat2, [at, beside.as_ptr() as usize, at, path.as_ptr() as usize, 0, 0]) }
+        .map(drop)
+}
+
+fn write_all(fd: Fd, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        // SAFETY: reads bytes of ours.
+        let done =
+            unsafe { call(nr::__NR_write, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) };
+        match done {
+            Ok(done) => bytes = &bytes[done..],
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
 /// Opens an absolute path.
 pub fn open(path: &CStr, flags: u32) -> Result<Fd, Errno> {
     // SAFETY: reads a C string.

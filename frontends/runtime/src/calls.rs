@@ -1,7 +1,7 @@
 //! The entry to the engine, for the trap, for interposed functions and for patched call sites.
 
 use crate::config::Level;
-use crate::{beside, log, process};
+use crate::{beside, log, metrics, process};
 use anyring_engine::{self as engine, Caller, frontend};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use linux_raw_sys::errno::{EFBIG, EINVAL};
@@ -47,6 +47,7 @@ pub unsafe fn call(number: usize, a: [usize; 6], caller: &Caller) -> isize {
     match number as u32 {
         // SAFETY: the caller's promise.
         raw::__NR_io_uring_enter => unsafe {
+            metrics::enters();
             engine::enter(fd, a[1] as u32, a[2] as u32, a[3] as u32, a[4], a[5], caller)
         },
         // Each engine has a table of its own, and later calls do not say which of the two an index is in.
@@ -93,6 +94,7 @@ unsafe fn setup(entries: u32, params: *mut engine::io_uring_params, caller: &Cal
     let result = unsafe { engine::setup(entries, params, caller) };
     if result >= 0 {
         RINGS.store(true, Ordering::Relaxed);
+        metrics::begin();
         // SAFETY: the engine has just read and written it.
         let flags = unsafe { (*params).flags };
         log::debug!("io_uring_setup({entries}, flags {flags:#x}) = {result}");

@@ -9,6 +9,7 @@
 //! - `ANYRING_PATCH`: `0` leaves every call site to the trap; `1` (default) does not.
 //! - `ANYRING_TRACE`: the path of a buffer in which the process records what happens to its requests (`anyring trace`).
 //! - `ANYRING_STATS`: `text` or `json`: when the process ends, it writes to the log what it did with io_uring.
+//! - `ANYRING_STATS_FILE`: an absolute path: the process writes there, every `ANYRING_STATS_INTERVAL` seconds (5), what it does with io_uring.
 //! - `ANYRING_CHAOS`: the path of the plan for fault injection (`anyring chaos`).
 //! - `ANYRING_STARTED`: the id of the process that `anyring run` became. That process ends if something that was asked for is not
 //!   available. If a letter replaces the first digit, the process has executed another program since.
@@ -19,7 +20,7 @@ use crate::{log, process};
 use alloc::ffi::CString;
 use anyring_engine::request::version::{self, Version};
 use core::ffi::{CStr, c_char};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 /// Which engine the user asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +80,42 @@ pub fn stats() -> Option<Stats> {
         1 => Some(Stats::Text),
         _ => Some(Stats::Json),
     }
+}
+
+/// The file of the statistics of a running process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatsFile {
+    /// The absolute path; `%p` stands for the process's id.
+    pub path: &'static CStr,
+    /// The interval at which the file is written, in seconds.
+    pub interval_s: u32,
+}
+
+impl StatsFile {
+    /// Returns the interval in nanoseconds.
+    pub fn interval_ns(self) -> u64 {
+        u64::from(self.interval_s) * 1_000_000_000
+    }
+}
+
+/// The path of the statistics of a running process, if they are to be written.
+static STATS_PATH: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
+/// The default interval of the statistics in seconds.
+const STATS_INTERVAL_S: u32 = 5;
+/// The longest interval of the statistics, a day.
+const LONGEST_INTERVAL_S: i32 = 86_400;
+static INTERVAL_S: AtomicU32 = AtomicU32::new(STATS_INTERVAL_S);
+
+/// Returns the values of `ANYRING_STATS_FILE` and `ANYRING_STATS_INTERVAL`.
+pub fn stats_file() -> Option<StatsFile> {
+    // Acquire pairs with the release in `read`.
+    let path = STATS_PATH.load(Ordering::Acquire);
+    if path.is_null() {
+        return None;
+    }
+    // SAFETY: a string that `keep` has made.
+    let path = unsafe { CStr::from_ptr(path) };
+    Some(StatsFile { path, interval_s: INTERVAL_S.load(Ordering::Relaxed) })
 }
 
 /// The path of the trace buffer, if the process is traced.
@@ -193,6 +230,19 @@ pub unsafe fn read(environment: *const *const c_char) -> Config {
         b"json" => STATS.store(2, Ordering::Relaxed),
         _ => refuse("ANYRING_STATS", "text or json"),
     }
+    if let Some(seconds) = get("ANYRING_STATS_INTERVAL").filter(|text| !text.is_empty()) {
+        match number(seconds.to_bytes()) {
+            Some(seconds @ 1..=LONGEST_INTERVAL_S) => INTERVAL_S.store(seconds as u32, Ordering::Relaxed),
+            _ => refuse("ANYRING_STATS_INTERVAL", "a number of seconds, from 1 to 86400"),
+        }
+    }
+    match get("ANYRING_STATS_FILE").filter(|path| !path.is_empty()) {
+        None => {}
+        Some(path) if path.to_bytes().starts_with(b"/") => {
+            STATS_PATH.store(keep(path), Ordering::Release);
+        }
+        Some(_) => refuse("ANYRING_STATS_FILE", "a path from the root"),
+    }
     if let Some(path) = get("ANYRING_TRACE").filter(|path| !path.is_empty()) {
         TRACE_PATH.store(keep(path), Ordering::Release);
     }
@@ -207,7 +257,7 @@ pub unsafe fn read(environment: *const *const c_char) -> Config {
     STARTED.store(started == Started::Now, Ordering::Relaxed);
     SUCCEEDS.store(started != Started::No, Ordering::Relaxed);
     let started = started == Started::Now;
-    if level() > Level::Off || stats().is_some() {
+    if level() > Level::Off || stats().is_some() || stats_file().is_some() {
         log::begin();
     }
     Config { choice, patch: patch != b"0", started, wrong }

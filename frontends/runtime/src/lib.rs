@@ -25,6 +25,7 @@ pub mod config;
 pub mod credentials;
 pub mod descriptors;
 pub mod log;
+pub mod metrics;
 pub mod process;
 pub mod stats;
 pub mod sys;

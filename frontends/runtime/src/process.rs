@@ -3,7 +3,7 @@
 use crate::arch::STUB_ADDRESS;
 use crate::ask::{self, Answer};
 use crate::config::{Choice, Config, Level, Wrong};
-use crate::{beside, calls, chaos, config, log, stats, sys, threads, trace};
+use crate::{beside, calls, chaos, config, log, metrics, stats, sys, threads, trace};
 use alloc::vec::Vec;
 use anyring_engine::{Host, frontend};
 use anyring_trace::event::{ENGINE_KERNEL, ENGINE_USER};
@@ -190,7 +190,7 @@ pub fn adopt(host: &'static &'static dyn Host) {
     anyring_engine::install(host);
     SEEN_BY.store(ENGINE, Ordering::Relaxed);
     trace::begin(ENGINE_USER);
-    if config::stats().is_some() {
+    if config::stats().is_some() || config::stats_file().is_some() {
         frontend::count_operations();
     }
     chaos::begin();
@@ -280,7 +280,7 @@ pub fn leaving_by<T>(executes: impl FnOnce() -> T) -> T {
 
 /// True if the process may write something when it ends.
 pub fn may_speak() -> bool {
-    config::level() > Level::Off || stats::wanted().is_some()
+    config::level() > Level::Off || stats::wanted().is_some() || metrics::is_wanted()
 }
 
 /// Updates the state in a child of `fork` whose engine is the kernel engine.
@@ -298,6 +298,7 @@ pub fn forked() {
     forked_unwatched();
     threads::forked();
     frontend::forked();
+    metrics::forked();
     if watches_kernel() {
         anyring_kernel_trace::forked();
     }
@@ -347,7 +348,7 @@ pub fn executes() {
 pub fn exits() {
     let has_rings = sees_calls() && calls::rings_exist();
     // A filter of the program may kill the process for any further call.
-    if !has_rings && is_silent() || child_of_vfork_ends() {
+    if !has_rings && writes_nothing() || child_of_vfork_ends() {
         return;
     }
     if has_rings {
@@ -359,6 +360,11 @@ pub fn exits() {
 /// True if the process has nothing to report when it ends, as far as is known now.
 pub(crate) fn is_silent() -> bool {
     !is_logged() && stats::wanted().is_none()
+}
+
+/// True if the process writes neither to the log nor to its file of statistics when it ends.
+fn writes_nothing() -> bool {
+    is_silent() && !metrics::is_wanted()
 }
 
 /// True if the log gets a line about this process: if it uses rings, and if it is the one that the user has started, so that
@@ -392,8 +398,11 @@ pub fn ends_inside<T>(enter: impl FnOnce() -> T) {
 
 /// Reports what was done when the process ends, if asked for.
 pub extern "C" fn end() {
-    if is_silent() || child_of_vfork_ends() || ENDED.swap(true, Ordering::Relaxed) {
+    if writes_nothing() || child_of_vfork_ends() || ENDED.swap(true, Ordering::Relaxed) {
         return;
+    }
+    if metrics::is_wanted() {
+        metrics::end();
     }
     if let Some(format) = stats::wanted() {
         stats::tell(format);

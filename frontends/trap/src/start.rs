@@ -6,7 +6,7 @@ use crate::{Frontend, stub, trap};
 use anyring_engine::Host;
 use anyring_runtime::config::{Choice, Config, Level};
 use anyring_runtime::process::{self, Asks, adopt, choose};
-use anyring_runtime::{ask, beside, log, trace};
+use anyring_runtime::{ask, beside, log, metrics, trace};
 use linux_raw_sys::errno::ENOMEM;
 
 /// Chooses the engine and puts the trap in place, before the program's first instruction. Whether
@@ -41,6 +41,7 @@ pub fn begin(
         return false;
     }
     if engine == Choice::Kernel {
+        metrics::left_to_kernel();
         return watch(reach, interposes, inherited, host);
     }
     let trapped = if inherited { Ok(()) } else { trap::install(reach, interposes) };

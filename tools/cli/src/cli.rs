@@ -65,12 +65,15 @@ Examples:
   UV_USE_IO_URING=1 anyring run --log info -- node server.js
   anyring run --abi 6.1 -- ./server                     with the io_uring features of Linux 6.1 only
   anyring run --engine user --stats -- ./server
+  anyring run --engine user --stats-file /run/metrics/server.prom -- ./server
 
 Environment (the options set these variables, and programs that the program starts inherit them):
   ANYRING_ENGINE   auto, kernel or user
   ANYRING_ABI      6.1, 6.12, 6.18 or 7.2
   ANYRING_LOG      off, info, debug; to log to a file, add a comma and an absolute path, or fd=N
   ANYRING_STATS    text or json
+  ANYRING_STATS_FILE, ANYRING_STATS_INTERVAL
+                   an absolute path, and seconds
   ANYRING_PATCH    0: patch no call of io_uring; each call then raises a signal (a trap)
   ANYRING_PRELOAD  the preload library, if it is neither in the directory of anyring nor in ../lib/anyring;
                    libanyring_inject.so, for static programs, must be in the same directory
@@ -107,6 +110,19 @@ pub struct Run {
     /// is counted.
     #[arg(long, value_enum, value_name = "FORMAT", num_args = 0..=1, default_missing_value = "text", require_equals = true)]
     pub stats: Option<Stats>,
+
+    /// Write to PATH what the process does with io_uring, while it runs, in Prometheus's text format
+    ///
+    /// Rings, requests, completions and errors by operation, requests in flight, overflow, threads. The file is replaced as a
+    /// whole from the first ring on, every --stats-interval seconds and at the end of the process. If PATH contains %p, each
+    /// process with rings has a file, with its process ID for %p; otherwise only the process that anyring starts has one. Only
+    /// work of anyring's own engine is counted.
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub stats_file: Option<PathBuf>,
+
+    /// The seconds between two versions of the file of --stats-file [default: 5]
+    #[arg(long, value_name = "SECONDS", requires = "stats_file", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub stats_interval: Option<u32>,
 
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM", value_hint = ValueHint::CommandWithArguments)]
@@ -271,6 +287,8 @@ impl Trace {
             abi: None,
             log: None,
             stats: None,
+            stats_file: None,
+            stats_interval: None,
             program: self.program.clone(),
             trace: Some(path),
             callers: self.callers,

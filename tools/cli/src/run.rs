@@ -192,6 +192,13 @@ fn set_environment(arguments: &Run, library: &Path) {
     if let Some(stats) = arguments.stats {
         set("ANYRING_STATS", OsStr::new(stats.word()));
     }
+    if let Some(path) = &arguments.stats_file {
+        // The program may change its directory.
+        set("ANYRING_STATS_FILE", std::path::absolute(path).unwrap_or_default().as_os_str());
+    }
+    if let Some(seconds) = arguments.stats_interval {
+        set("ANYRING_STATS_INTERVAL", OsStr::new(&seconds.to_string()));
+    }
     if arguments.callers {
         set("ANYRING_PATCH", OsStr::new("0"));
     }

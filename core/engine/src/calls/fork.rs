@@ -15,7 +15,7 @@ use crate::ring::Ring;
 use crate::ring::drive::{reactor, stand_in};
 use crate::ring::watches;
 use crate::ring::{lifetime, registry};
-use crate::work::{interrupt, pool};
+use crate::work::{interrupt, pool, reporter};
 
 /// The locks below a ring's, in the order in which they are taken.
 const LOCKS: [fn() -> &'static dyn AcrossFork; 14] = [
@@ -123,6 +123,7 @@ pub fn forked() {
         credentials::forked();
         threads::forked();
         pool::forked();
+        reporter::forked();
         reactor::forked();
         registry::forked();
         lifetime::forked();

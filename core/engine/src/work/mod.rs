@@ -17,6 +17,7 @@ mod on_files;
 pub mod pool;
 mod queue;
 pub mod renewal;
+pub mod reporter;
 mod run;
 
 use alloc::collections::VecDeque;

@@ -4,7 +4,7 @@ use crate::feature::futex::waits;
 use crate::os;
 use crate::process::threads;
 use crate::ring::drive::{reactor, sq_thread};
-use crate::work::pool;
+use crate::work::{pool, reporter};
 
 /// Replaces the engine's threads after the process's credentials have changed. Threads with the old credentials end, and the calling thread
 /// clones those that are needed. Returns when all threads are gone that were not busy; the others end as soon as they have done what was
@@ -19,6 +19,7 @@ pub fn renew() {
     waits::dismiss();
     sq_thread::renew(until_ns);
     reactor::renew(until_ns);
+    reporter::renew(until_ns);
     threads::wait(until_ns, || pool::are_dismissed() && waits::are_dismissed());
     threads::wait_for_leavers(until_ns);
 }

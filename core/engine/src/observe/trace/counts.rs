@@ -16,6 +16,7 @@ pub struct Counts {
 
 struct Operation {
     requests: AtomicU64,
+    completions: AtomicU64,
     errors: AtomicU64,
     refused: AtomicU64,
 }
@@ -23,7 +24,7 @@ struct Operation {
 impl Operation {
     fn new() -> Operation {
         let zero = || AtomicU64::new(0);
-        Operation { requests: zero(), errors: zero(), refused: zero() }
+        Operation { requests: zero(), completions: zero(), errors: zero(), refused: zero() }
     }
 }
 
@@ -34,6 +35,8 @@ pub struct Counted {
     pub code: u8,
     /// Submitted requests.
     pub requests: u64,
+    /// Completions, of which a multishot request has several.
+    pub completions: u64,
     /// Completions with an error.
     pub errors: u64,
     /// Errors that may mean that the kernel lacks the operation or an option: `EINVAL`, `EOPNOTSUPP`, `ENOSYS`.
@@ -69,7 +72,8 @@ pub fn get() -> Option<&'static Counts> {
 /// Resets the counts in a child after `fork`.
 pub fn forked() {
     let Some(counts) = get() else { return };
-    let words = counts.operations.iter().flat_map(|of| [&of.requests, &of.errors, &of.refused]);
+    let words =
+        counts.operations.iter().flat_map(|of| [&of.requests, &of.completions, &of.errors, &of.refused]);
     let others = [&counts.refused_setup, &counts.refused_registrations, &counts.enters];
     words.chain(others).for_each(|word| word.store(0, Ordering::Relaxed));
 }
@@ -86,10 +90,11 @@ impl Counts {
 
     /// Counts a completion with this result.
     pub fn completed(&self, code: u8, result: i32) {
+        let operation = &self.operations[usize::from(code)];
+        operation.completions.fetch_add(1, Ordering::Relaxed);
         if result >= 0 {
             return;
         }
-        let operation = &self.operations[usize::from(code)];
         operation.errors.fetch_add(1, Ordering::Relaxed);
         if says_unknown(Errno::from_raw(result as isize)) {
             operation.refused.fetch_add(1, Ordering::Relaxed);
@@ -121,6 +126,7 @@ impl Counts {
         let all = self.operations.iter().enumerate().map(move |(code, of)| Counted {
             code: code as u8,
             requests: read(&of.requests),
+            completions: read(&of.completions),
             errors: read(&of.errors),
             refused: read(&of.refused),
         });
