@@ -66,7 +66,7 @@ mod tests {
             CqMask:\t0xf\nCqHead:\t3\nCqTail:\t9\nCachedCqTail:\t9\n";
         let counters = parse(text).unwrap();
         assert_eq!((counters.sq_ready(), counters.cq_ready()), (1, 6));
-        // How many were lost is not shown.
+        // The number of lost CQEs is not shown.
         assert_eq!((counters.overflow, counters.in_flight()), (None, None));
         assert_eq!((counters.sq_entries, counters.cq_entries), (8, 16));
         // A ring whose lock is held shows nothing.

@@ -15,7 +15,7 @@ use crate::process;
 pub enum Engine {
     /// The kernel's io_uring.
     Kernel,
-    /// This project's engine, in the process itself.
+    /// The user engine of anyring, in the process itself.
     User,
 }
 

@@ -32,7 +32,7 @@ pub struct Posted {
     pub position: u32,
     /// The entry.
     pub cqe: Cqe,
-    /// How many wait to be reaped, up to this one; none where the program has reaped it.
+    /// The number of CQEs that wait to be reaped, up to this one; 0 if the program has reaped it.
     pub ready: u32,
 }
 
@@ -51,13 +51,13 @@ pub struct Changes {
     pub posted: Vec<Posted>,
     /// Completions take two places, or fill one that nobody uses.
     pub has_large_cqes: bool,
-    /// How many entries of the submission queue were taken.
+    /// The number of SQEs that were taken.
     pub submissions: u32,
-    /// How many entries of the completion queue were posted.
+    /// The number of CQEs that were posted.
     pub completions: u32,
-    /// How many of the submissions no look saw.
+    /// The number of submissions that no look saw.
     pub missed_submissions: u32,
-    /// How many of the completions no look saw.
+    /// The number of completions that no look saw.
     pub missed_completions: u32,
 }
 
@@ -69,12 +69,12 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// One that has seen everything before these counts.
+    /// Makes a follower that has seen everything before these counts.
     pub fn from(counters: &Counters) -> Follower {
         Follower { taken: counters.sq_head, found: counters.cq_tail }
     }
 
-    /// One that has seen nothing of a ring that was made a moment ago.
+    /// Makes a follower that has seen nothing of a ring, which was made a moment ago.
     pub fn from_beginning() -> Follower {
         Follower { taken: 0, found: 0 }
     }
@@ -141,7 +141,7 @@ pub fn earlier(memory: &Memory) -> Vec<Taken> {
     copy_taken(memory, &counters, counters.sq_head.min(counters.sq_entries))
 }
 
-/// How far back from the tail entries are what they were.
+/// Returns the number of entries before the tail that have not been overwritten.
 fn intact(entries: u32) -> u32 {
     if entries < SMALLEST { entries } else { entries - entries / 4 }
 }
@@ -163,7 +163,7 @@ fn copy_entries(memory: &Memory, end: u32, mut left: u32) -> Vec<Taken> {
     while left > 0 {
         let position = end.wrapping_sub(left);
         let sqe = memory.sqe(position).map(Sqe::from_words);
-        // Where entries have two sizes, some operations take two places.
+        // If entries have two sizes, some operations take two places.
         let places = sqe.as_ref().map_or(1, |sqe| ops::lookup(sqe.opcode).places(true, left > 1));
         copied.extend(sqe.map(|sqe| Taken { position, sqe }));
         left -= places;
@@ -171,8 +171,8 @@ fn copy_entries(memory: &Memory, end: u32, mut left: u32) -> Vec<Taken> {
     copied
 }
 
-/// Of the newest `wanted` positions that were taken, how many at the end name entries that no later position names. Programs may
-/// use an entry again as soon as it was taken, in whatever place of the queue (as fio does).
+/// Returns how many of the newest `wanted` positions, counted from the end, name entries that no later position names. Programs may
+/// use an entry again as soon as it was taken, in any place of the queue (as fio does).
 fn own_entries(memory: &Memory, counters: &Counters, wanted: u32) -> u32 {
     if !memory.geometry().has_array() {
         return wanted;

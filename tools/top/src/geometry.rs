@@ -1,7 +1,7 @@
-//! Where what lies in a ring's memory.
+//! The layout of a ring's memory.
 //!
-//! Programs learn it from `io_uring_setup`; who comes later has the memory alone. The words lie in one of two orders, and
-//! sizes stand among them. What no word says is found out by what is there: whether entries are of double size, and whether the
+//! Programs learn the layout from `io_uring_setup`; a later observer has the memory alone. The words lie in one of two orders, and
+//! some of them are sizes. The contents of the memory show the rest: whether entries are of double size, and whether the
 //! submission queue has an array of indices, which programs fill with each index in its place.
 
 use linux_raw_sys::io_uring::{IORING_OFF_SQ_RING, IORING_OFF_SQES, IORING_SQ_CQ_OVERFLOW};
@@ -28,7 +28,7 @@ pub struct Words {
     cqes: usize,
 }
 
-/// One behind the other: newer kernels, Linux 6.18 among them.
+/// The offsets in newer kernels, Linux 6.18 among them: the words lie one behind the other.
 const CLOSE: Words = Words {
     sq_head: 0,
     sq_tail: 4,
@@ -86,13 +86,13 @@ pub struct Geometry {
 /// The state of both queues at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// How many SQEs were taken from the queue, since the ring was made (all counts wrap at 32 bits).
+    /// The number of SQEs that were taken from the queue since the ring was made (all counts wrap at 32 bits).
     pub sq_head: u32,
-    /// How many SQEs were put into the queue.
+    /// The number of SQEs that were put into the queue.
     pub sq_tail: u32,
-    /// How many CQEs were reaped.
+    /// The number of CQEs that were reaped.
     pub cq_head: u32,
-    /// How many CQEs were posted.
+    /// The number of CQEs that were posted.
     pub cq_tail: u32,
     /// SQEs that were taken and named no entry.
     pub dropped: u32,
@@ -264,7 +264,7 @@ fn whole_pages(bytes: usize) -> usize {
 }
 
 impl Words {
-    /// Where the array begins, if there is one: behind CQEs of the ordinary size, and of double size.
+    /// Returns the offsets at which an array of indices may begin: behind CQEs of the ordinary size, and of double size.
     fn array_places(&self, engine: Engine, cq_entries: u32) -> [usize; 2] {
         let cqes = cq_entries as usize * CQE;
         let double = match engine {
@@ -344,8 +344,8 @@ impl Geometry {
     }
 }
 
-/// How likely it is that an array of indices begins here: 0 where none does, or one that is empty. Of an empty one, each place stands
-/// for its own index as well as for the first, until the program fills it.
+/// Returns the likelihood that an array of indices begins here: 0 for no array, or an empty one. In an empty array, each place may mean
+/// its own index or the first, until the program fills it.
 fn likelihood_of_array(rings: &mut View, offset: usize, entries: u32) -> usize {
     if !rings.reaches(offset + entries as usize * INDEX) {
         return 0;

@@ -28,17 +28,17 @@ use std::time::Duration;
 const SHORTEST: Duration = Duration::from_millis(2);
 /// The time between two looks is at least so many times as long as a look takes.
 const REST: u32 = 40;
-/// Where single requests are of interest, the time between two looks is at least so many times as long as a look takes.
+/// The least ratio of the time between two looks to the time that a look takes, if single requests are of interest.
 const SHORT_REST: u32 = 15;
-/// The shortest time between two looks, where single requests are of interest.
+/// The shortest time between two looks, if single requests are of interest.
 const SHORTEST_OF_ALL: Duration = Duration::from_micros(250);
 
-/// How long to wait behind a look that has taken so much of the processor's time.
+/// Returns the time to wait after a look that has taken so much of the processor's time.
 fn pause(took: Duration) -> Duration {
     (took * REST).max(SHORTEST)
 }
 
-/// How long to wait behind a look that has taken so much of the processor's time, where single requests are of interest.
+/// Returns the time to wait after a look that has taken so much of the processor's time, if single requests are of interest.
 pub fn short_pause(took: Duration) -> Duration {
     (took * SHORT_REST).max(SHORTEST_OF_ALL)
 }

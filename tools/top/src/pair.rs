@@ -1,6 +1,6 @@
 //! Which completions belong to which requests, where some of both passed by unseen.
 //!
-//! Where nothing was missed, completions are those of the oldest request with their user data. Otherwise the requests and
+//! If nothing was missed, a completion is that of the oldest request with its user data. Otherwise the requests and
 //! completions with some user data are taken to alternate: a program uses it again once its request has completed. Entries of both queues
 //! were seen up to the newest, so a pair is looked for from the end: the newest completion is the newest request's, if it was posted
 //! after that was taken. It was so if nothing is in flight, or if at least as many completions were posted before it as requests were taken
@@ -59,7 +59,7 @@ impl Pairs {
         for (user_data, mut bearing) in all {
             let older: Vec<u64> = known.requests.bearing(user_data).collect();
             pairs.pair_older(user_data, &older, &mut bearing, (changes, known));
-            // One that is taken this moment may have the newest completion.
+            // A request that is taken this moment may have the newest completion.
             let is_waiting = waiting.contains(&user_data);
             pairs.pair_new(user_data, serials, bearing, changes, is_regular && !is_waiting);
         }
@@ -84,7 +84,7 @@ impl Pairs {
             let is_first = changes.missed_completions == 0 && !is_doubtful;
             let lives_on = known.requests.is_multishot(key) && bearing.taken.is_empty();
             if (is_first || is_only || lives_on) && !bearing.posted.is_empty() {
-                // Of a request with several completions, all of them.
+                // All completions of a multishot request belong to it.
                 let is_last = |place: &usize| changes.posted[*place].cqe.flags & IORING_CQE_F_MORE == 0;
                 let last = bearing.posted.iter().position(is_last).unwrap_or(bearing.posted.len() - 1);
                 bearing.posted.drain(..=last).for_each(|posted| self.of_posted[posted] = Some(key));
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn from_the_newest_one_on() {
-        // Nothing is in flight: the first completion is that of a request that was not seen.
+        // No request is in flight: the first completion is that of a request that was not seen.
         let changes = look(&[7, 7, 8], 100, &[7, 7, 7, 8], 100);
         assert_eq!(pairs(&changes, &[], true), (vec![0, 98, 99, 100], vec![]));
         // More requests than completions: the oldest one's was not seen.
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn requests_of_earlier_looks() {
         let older = [(7, 50), (9, 51)];
-        // Of both something was missed: what is known may be done.
+        // Submissions and completions were missed: the known requests may be done.
         let mut changes = look(&[8], 100, &[7], 99);
         assert_eq!(pairs(&changes, &older, true), (vec![0], vec![50, 51]));
         // All requests were seen: there is no other one with this user data.
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(pairs(&changes, &older, true), (vec![50, 100], vec![]));
     }
 
-    /// Of the largest queues, which a program may fill as it likes.
+    /// The queues have the largest size, and a program may fill them as it likes.
     #[test]
     fn many_requests_take_no_time_of_their_square() {
         const MANY: u64 = 1 << 15;

@@ -16,10 +16,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// The process of this number.
+    /// Opens the process with this number.
     ///
     /// # Errors
-    /// Where there is none, or the kernel is older than Linux 5.3.
+    /// A refusal if there is no such process, or the kernel is older than Linux 5.3.
     pub fn open(id: u32) -> Result<Process, Refusal> {
         // SAFETY: the call takes integers.
         let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, id, 0) };
@@ -30,15 +30,15 @@ impl Process {
         Ok(Process { id, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd as RawFd) } })
     }
 
-    /// Its number.
+    /// Returns the number of the process.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// A duplicate of one of its descriptors. The file lives as long as the duplicate.
+    /// Duplicates a descriptor of the process. The file lives as long as the duplicate.
     ///
     /// # Errors
-    /// Where the caller may not trace the process, and where there is no such descriptor.
+    /// A refusal if the caller may not trace the process, or there is no such descriptor.
     pub fn take(&self, fd: RawFd) -> Result<OwnedFd, Refusal> {
         // SAFETY: the call takes integers.
         let taken = unsafe { libc::syscall(libc::SYS_pidfd_getfd, self.pidfd.as_raw_fd(), fd, 0) };
@@ -49,10 +49,10 @@ impl Process {
         Ok(unsafe { OwnedFd::from_raw_fd(taken as RawFd) })
     }
 
-    /// Its descriptors.
+    /// Lists the descriptors of the process.
     ///
     /// # Errors
-    /// Where the process is another user's.
+    /// A refusal if the process is another user's.
     pub fn descriptors(&self) -> Result<Vec<RawFd>, Refusal> {
         descriptors(self.id).map_err(|error| Refusal::new(Step::ListDescriptors, self.id, error))
     }
@@ -73,10 +73,10 @@ impl Process {
         unsafe { libc::ppoll(&raw mut polled, 1, &raw const timeout, std::ptr::null()) > 0 }
     }
 
-    /// Looks whether the caller may take descriptors from the process.
+    /// Checks that the caller may take descriptors from the process.
     ///
     /// # Errors
-    /// Where it may not.
+    /// A refusal if the caller lacks the rights.
     pub fn check_rights(&self) -> Result<(), Refusal> {
         const NONE: RawFd = -1;
         match self.take(NONE) {
@@ -122,10 +122,10 @@ pub fn program(process: u32) -> String {
     name.trim_end().chars().map(|symbol| if symbol.is_control() { '?' } else { symbol }).collect()
 }
 
-/// The descriptors of a process.
+/// Lists the descriptors of a process.
 ///
 /// # Errors
-/// Where the process is another user's, and where there is none.
+/// An error if the process is another user's, or does not exist.
 pub fn descriptors(process: u32) -> io::Result<Vec<RawFd>> {
     let entries = fs::read_dir(format!("/proc/{process}/fd"))?;
     let mut all: Vec<RawFd> =
@@ -134,7 +134,7 @@ pub fn descriptors(process: u32) -> io::Result<Vec<RawFd>> {
     Ok(all)
 }
 
-/// Where a descriptor of a process leads.
+/// Returns the target of a descriptor's link in `/proc`.
 pub fn target(process: u32, fd: RawFd) -> Option<String> {
     let target = fs::read_link(format!("/proc/{process}/fd/{fd}")).ok()?;
     Some(target.to_string_lossy().into_owned())

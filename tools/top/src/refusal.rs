@@ -1,4 +1,4 @@
-//! Why a process's ring cannot be looked at.
+//! Refusals to look at a process's ring.
 
 use std::fmt;
 use std::io;
@@ -6,13 +6,13 @@ use std::io;
 /// The step that a process or the kernel refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// To name the process (`pidfd_open`).
+    /// Opening the process (`pidfd_open`).
     OpenProcess,
-    /// To list the descriptors of the process (`/proc/PID/fd`).
+    /// Listing the descriptors of the process (`/proc/PID/fd`).
     ListDescriptors,
-    /// To duplicate the ring's descriptor (`pidfd_getfd`).
+    /// Duplicating the ring's descriptor (`pidfd_getfd`).
     TakeDescriptor,
-    /// To map the ring's memory.
+    /// Mapping the ring's memory.
     MapMemory,
 }
 

@@ -58,25 +58,25 @@ impl Ring {
         }
     }
 
-    /// The descriptor by which it is looked at.
+    /// Returns the descriptor by which the ring is looked at.
     pub fn found(&self) -> &Found {
         &self.found
     }
 
-    /// The part of it that was seen at the last look.
+    /// Returns the part of the ring that was seen at the last look.
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// From now on it is looked at by this descriptor.
+    /// Sets the descriptor by which the ring is looked at from now on.
     pub fn found_again(&mut self, found: Found) {
         self.found = found;
     }
 
-    /// Looks at the ring; `None` where it is not at its descriptor any more.
+    /// Looks at the ring; `None` if it has left its descriptor.
     ///
     /// # Errors
-    /// Where the caller lacks the rights, and no counters are to be seen either.
+    /// A refusal if the caller lacks the rights, and cannot see the counters either.
     pub fn look(&mut self, process: &Process) -> Result<Option<Changes>, Refusal> {
         let _held = StopHeld::hold();
         let taken = match process.take(self.found.fd) {
@@ -119,7 +119,7 @@ impl Ring {
             Ok(Shown::Counters(counters)) => counters,
             Ok(Shown::Other) => return Ok(None),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            // What was seen last stands until the next look.
+            // The counters of the last look hold until the next one.
             Ok(Shown::Busy) if self.follower.is_some() => {
                 return Ok(Some(Changes { counters: self.counters, ..Changes::default() }));
             }
@@ -132,7 +132,7 @@ impl Ring {
     /// The follower of the ring, which begins at the first look.
     fn follower(&mut self, counters: &Counters) -> &mut Follower {
         if self.follower.is_none() && counters.sq_head > counters.sq_entries {
-            // It may be older than its descriptor, which another process gave, for instance.
+            // The ring may be older than its descriptor, which another process may have passed.
             self.since = Since::FirstLook;
         }
         let since = self.since;

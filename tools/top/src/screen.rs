@@ -219,7 +219,7 @@ impl Screen {
     }
 }
 
-/// How long the first interval is at most.
+/// The longest duration of the first interval.
 const FIRST: Duration = Duration::from_millis(500);
 
 /// The columns that fit into a width, from the left: a number that is cut off would be another number. The last one takes what is left.
@@ -308,7 +308,7 @@ mod tests {
         assert!(!press(&mut screen, KeyCode::Char('q')));
     }
 
-    /// There is no process of that number: the screen says so, and goes back.
+    /// The process does not exist: the screen says so, and goes back.
     #[test]
     fn a_ring_is_opened() {
         let mut screen = screen();

@@ -31,13 +31,13 @@ pub fn has_to_end() -> bool {
     ENDS.load(Ordering::Relaxed)
 }
 
-/// As long as this lives, Ctrl-Z does not stop this thread: a ring that it has mapped cannot end meanwhile. SIGSTOP cannot be held.
+/// A guard that keeps Ctrl-Z from stopping this thread: a ring that the thread has mapped cannot end meanwhile. SIGSTOP cannot be held.
 pub struct StopHeld {
     before: libc::sigset_t,
 }
 
 impl StopHeld {
-    /// From now on.
+    /// Holds the signal from now on.
     pub fn hold() -> StopHeld {
         // SAFETY: sets of ours, which the calls fill.
         unsafe {

@@ -24,14 +24,14 @@ const SEARCH_REST: u32 = 20;
 /// All rings, and what was seen of them since they were last told.
 pub struct Machine {
     shared_inode: u64,
-    /// Only this process's rings are of interest.
+    /// The process whose rings are shown; `None` for all processes.
     only: Option<Process>,
     processes: BTreeMap<u32, Program>,
     rings: BTreeMap<Identity, Watched>,
     /// Processes that the caller may not look at.
     denied: usize,
     began: Instant,
-    /// When the last search ended, and how long it took.
+    /// The end of the last search, and its duration.
     searched: Option<(Instant, Duration)>,
 }
 
@@ -88,7 +88,7 @@ pub struct Row {
     pub engine: &'static str,
     /// The part of it that can be seen: `memory`, `counters` or `nothing`.
     pub access: &'static str,
-    /// Why nothing can be seen.
+    /// The reason why nothing can be seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
     /// Requests that were taken from the submission queue, a second.
@@ -134,9 +134,9 @@ pub struct Row {
 pub struct Operation {
     /// The name of the operation.
     pub operation: &'static str,
-    /// How many were seen.
+    /// The number of requests that were seen.
     pub seen: u64,
-    /// How many there are a second, if those that were not seen are like those that were.
+    /// The estimated requests per second: the unseen requests are assumed to be like the seen ones.
     pub per_s: f64,
 }
 

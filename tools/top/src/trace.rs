@@ -22,10 +22,10 @@ use crate::ring::{Ring, Since};
 use followed::Followed;
 use teller::Teller;
 
-/// How long rings are not looked for, at least: this time, and so many times as long as that took. A process may have many descriptors.
+/// The least time between two searches for rings, absolute and as a multiple of a search's duration. A process may have many descriptors.
 const SEARCH_NS: u64 = 100_000_000;
 const SEARCH_REST: u64 = 30;
-/// How long a process may take to end once its descriptors cannot be listed any more.
+/// The time that a process may take to end once its descriptors cannot be listed any more.
 const END: Duration = Duration::from_secs(1);
 
 /// A process whose rings are watched.
@@ -37,12 +37,12 @@ pub struct Watch {
     refused: Vec<Identity>,
     /// Files in whose memory there was no ring yet: it may be half made.
     unready: Vec<Identity>,
-    /// How many rings were found.
+    /// The number of rings that were found.
     count: u32,
-    /// Only the ring of this descriptor is watched.
+    /// The descriptor of the only ring that is watched; `None` for all rings.
     only: Option<RawFd>,
     shared_inode: u64,
-    /// When rings are looked for next; `None` before the first search.
+    /// The time of the next search for rings; `None` before the first.
     next_search_ns: Option<u64>,
 }
 
@@ -55,7 +55,7 @@ pub struct Looked {
     pub has_ended: bool,
     /// The processor's time that the look took, without the search for rings.
     pub took: Duration,
-    /// Why rings that were found cannot be watched.
+    /// The reasons why rings that were found cannot be watched.
     pub refusals: Vec<Refusal>,
 }
 
@@ -99,7 +99,7 @@ impl Watch {
         Ok(Watch { only: Some(fd), ..Watch::new(process)? })
     }
 
-    /// How many rings were found so far.
+    /// Returns the number of rings that were found so far.
     pub fn count(&self) -> u32 {
         self.count
     }
@@ -124,7 +124,7 @@ impl Watch {
         let before = crate::processor_time();
         for watched in &mut self.rings {
             let changes = match watched.look(self.shared_inode, &self.process) {
-                // It was resized in the middle of the look.
+                // The ring was resized during the look.
                 Err(refusal) if refusal.is_no_ring() => continue,
                 Err(refusal) => {
                     check_process(&self.process, &refusal)?;
@@ -175,7 +175,7 @@ impl Watch {
         let found = match find::in_process(self.process.id()) {
             Ok(found) => found,
             Err(_) if self.process.has_ended() => return Ok(refusals),
-            // One that is about to end belongs to root already.
+            // A process that is about to end belongs to root already.
             Err(_) if self.process.check_rights().is_ok() && self.process.ends_within(END) => {
                 return Ok(refusals);
             }

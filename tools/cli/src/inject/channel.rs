@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How long to sleep between checks that the other process lives.
+/// The interval between checks that the other process lives.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 const ASKED: u32 = 1;

@@ -19,7 +19,7 @@ use std::convert::Infallible;
 use std::ffi::{CStr, CString};
 use std::io;
 
-/// Why the program was not executed.
+/// The reason why the program was not executed.
 #[derive(Debug)]
 pub enum Failure {
     /// The image cannot be used.
@@ -46,18 +46,18 @@ pub fn execute(
     Err(Failure::Execute(error))
 }
 
-/// Whether the image can be used.
+/// Checks that the image can be used.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault of the image.
 pub fn check(image: library::Image) -> Result<(), String> {
     Image::read(image).map(drop)
 }
 
-/// Whether this process may be traced, as injection needs it.
+/// Checks that this process may be traced, as injection needs it.
 ///
 /// # Errors
-/// Why not.
+/// The error of tracing it.
 pub fn possible() -> io::Result<()> {
     let tracer = Tracer::start(&Image::default(), c"")?;
     tracer.dismiss();
@@ -71,7 +71,7 @@ pub fn replace(program: &CStr, arguments: &[CString]) -> io::Error {
     }
     let list: Vec<_> = arguments.iter().map(|argument| argument.as_ptr()).chain([std::ptr::null()]).collect();
     crate::pipes::restore();
-    // By the bare call: the preload library, if it is in this process too, would start us again.
+    // The bare call is made, because the preload library, if it is in this process, would start this command again.
     // SAFETY: the lists end with null, and their strings with zero.
     unsafe { libc::syscall(libc::SYS_execve, program.as_ptr(), list.as_ptr(), environ) };
     let error = io::Error::last_os_error();
@@ -83,17 +83,17 @@ pub fn replace(program: &CStr, arguments: &[CString]) -> io::Error {
 struct Tracer(libc::pid_t);
 
 impl Tracer {
-    /// Starts it; when this returns, this process is traced.
+    /// Starts the tracer; when this returns, this process is traced.
     fn start(image: &Image, program: &CStr) -> io::Result<Self> {
-        // It could not name this process.
+        // In another PID namespace, the child could not name this process.
         if ask::children_are_elsewhere() {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
         let channel = Channel::new()?;
         // SAFETY: asks only.
         let own = unsafe { libc::getpid() };
-        // Without a signal at its end, the program's handler for SIGCHLD sees nothing of it. A fork of a process with one
-        // thread.
+        // The tracer ends without a signal, so the program's handler for SIGCHLD does not see its end. This process has one
+        // thread when it forks.
         let process = anyring_runtime::sys::fork_without_signal() as libc::pid_t;
         if process < 0 {
             return Err(io::Error::from_raw_os_error(-process));
@@ -130,20 +130,20 @@ impl Tracer {
             // SAFETY: filled in where the child has ended.
             return unsafe { about.si_pid() } == 0;
         }
-        // Where a sandbox refuses that, it may be waited for here.
+        // If a sandbox refuses `waitid`, the child is waited for here.
         // SAFETY: names no memory.
         unsafe { libc::waitpid(self.0, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) == 0 }
     }
 
-    /// Sees its end, unless it was seen before.
+    /// Waits for the tracer's end, unless that was seen before.
     fn wait(self) {
         // SAFETY: names no memory.
         unsafe { libc::waitpid(self.0, std::ptr::null_mut(), libc::__WALL) };
     }
 
-    /// Lets it end.
+    /// Ends the tracer.
     fn dismiss(self) {
-        // It waits for this process otherwise.
+        // Otherwise the tracer waits for this process.
         // SAFETY: a child that was not waited for yet.
         unsafe { libc::kill(self.0, libc::SIGKILL) };
         self.wait();

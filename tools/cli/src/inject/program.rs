@@ -40,22 +40,22 @@ impl Drop for Mapped {
 
 /// A part of a program that holds code.
 pub struct Text {
-    /// Where it lies in the file.
+    /// The range of the part in the file.
     bytes: Range<usize>,
-    /// Where it lies in memory.
+    /// The address of the part in memory.
     pub base: u64,
-    /// Whether it holds little else.
+    /// True if the part contains little beside code.
     pub is_code: bool,
 }
 
 /// A program's file.
 pub struct Program {
     file: Mapped,
-    /// Its code.
+    /// The parts that hold code.
     pub texts: Vec<Text>,
-    /// The list of its symbols, in the file.
+    /// The range of the symbol table in the file.
     symbols: Option<Range<usize>>,
-    /// How far it lies from where it was linked to.
+    /// The distance from the address for which the program was linked.
     moved: u64,
 }
 
@@ -121,7 +121,7 @@ fn parts(file: &Mapped, sections: &Table, segments: &[Text]) -> Option<(Vec<Text
 impl Program {
     /// The program that a process has executed, by this path; `None` where it cannot be read, or is no plain one. `entry` is its first instruction.
     pub fn of(process: libc::pid_t, path: &CStr, entry: u64) -> Option<Self> {
-        // Where `/proc` is not mounted, the path may have become another file's: then the code in memory is another.
+        // If `/proc` is not mounted, the path is used; it may name another file by now, whose code differs from the code in memory.
         let by_path = |_| File::open(OsStr::from_bytes(path.to_bytes()));
         let file = File::open(format!("/proc/{process}/exe")).or_else(by_path);
         Self::read(Mapped::of(&file.ok()?).ok()?, entry)
@@ -157,7 +157,7 @@ impl Program {
         Self::read(file, entry)
     }
 
-    /// Of some addresses, those that lie in functions, if the program has a list of them.
+    /// Returns for each address whether it lies in a function; `None` if the program has no symbol table.
     pub fn in_functions(&self, addresses: &[u64]) -> Option<Vec<bool>> {
         const SYMBOL: usize = 24;
         const FUNCTION: u8 = 2;
@@ -166,7 +166,7 @@ impl Program {
         let mut found = vec![false; addresses.len()];
         for symbol in symbols.chunks_exact(SYMBOL).filter(|symbol| symbol[4] & 0xf == FUNCTION) {
             let (start, length) = (long(symbol, 8)?.wrapping_add(self.moved), long(symbol, 16)?);
-            // Of handwritten functions the length may be unknown.
+            // The length of a handwritten function may be unknown.
             let length = if length == 0 { UNKNOWN } else { length };
             for (address, found) in addresses.iter().zip(&mut found) {
                 *found |= address.wrapping_sub(start) < length;
@@ -175,7 +175,7 @@ impl Program {
         Some(found)
     }
 
-    /// Where its code lies.
+    /// Returns the addresses of the code.
     pub fn range(&self) -> Option<Range<u64>> {
         let start = self.texts.iter().map(|text| text.base).min()?;
         let end = self.texts.iter().map(|text| text.base + text.bytes.len() as u64).max()?;

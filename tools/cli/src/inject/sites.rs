@@ -14,7 +14,7 @@ use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::path::Path;
 
-/// How far a jump reaches, but for what is searched and for the stubs.
+/// The reach of a jump in bytes, less room for the code that is searched and for the stubs.
 const REACH: u64 = (1 << 31) - (256 << 20);
 
 /// A site, by offsets in its text.
@@ -24,9 +24,9 @@ pub struct Site {
     pub start: usize,
     /// The instruction that makes the call; or the function that does, in which a C library may cancel the thread.
     pub call: usize,
-    /// Whether the site is a jump to a function already.
+    /// True if the site is a jump to a function already.
     pub is_function: bool,
-    /// Whether the code says which call is made. Other bytes may be data that look like code.
+    /// True if the code says which call is made. Other bytes may be data that look like code.
     pub is_certain: bool,
 }
 
@@ -52,7 +52,7 @@ pub enum Found {
 /// A call of a program, and what it was judged to be.
 struct Judged<'a> {
     text: &'a Text,
-    /// Where the call is made.
+    /// The address of the call.
     address: u64,
     found: Found,
 }
@@ -84,9 +84,9 @@ fn judge(program: &Program) -> Vec<Judged<'_>> {
 pub struct Survey {
     /// The system call instructions of the program, or what looks like one.
     pub instructions: usize,
-    /// How many of them can be patched. The others are not the engine's, but for those below.
+    /// The number of instructions that can be patched. The others are not calls of the engine, except `unpatched`.
     pub patched: usize,
-    /// The addresses of those that may be the engine's and cannot be patched.
+    /// The addresses of calls that may be the engine's and cannot be patched.
     pub unpatched: Vec<u64>,
 }
 
@@ -138,7 +138,7 @@ pub fn patch(calls: &Calls<'_>, program: &Program) -> u64 {
         jumps.iter().filter(|(start, before, jump)| calls.replace(*start, before, jump).is_ok()).count();
     let has_all = are_all && patched == sites.len();
     let counts = [patched as u64, u64::from(has_all)].map(u64::to_ne_bytes);
-    // Where that cannot be written, the log lacks it, and closes are not relied on.
+    // If the counts cannot be written, the log lacks them, and closes are not relied on.
     let _ = calls.write(block + Block::SITES as u64, counts.as_flattened());
     block
 }

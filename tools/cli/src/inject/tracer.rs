@@ -33,7 +33,7 @@ pub fn run(process: libc::pid_t, image: &Image, program: &CStr, channel: &Channe
     if channel.is_asked(|| is_child_of(process)) {
         let seized = tracee.seize();
         channel.give(seized.as_ref().map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0));
-        // Where the program is not executed, this process's own failure says why.
+        // If the program is not executed, this process's own failure says why.
         if seized.is_ok() && matches!(tracee.wait_for_program(), Ok(true)) {
             bring(&tracee, image, program);
         }
@@ -42,7 +42,7 @@ pub fn run(process: libc::pid_t, image: &Image, program: &CStr, channel: &Channe
     unsafe { libc::_exit(0) }
 }
 
-/// Whether that process, which was the parent, lives. Where a sandbox refuses `getppid`, whether there is one of that number.
+/// True if the parent `process` lives. If a sandbox refuses `getppid`: true if a process has that number.
 fn is_child_of(process: libc::pid_t) -> bool {
     // SAFETY: asks only.
     let parent = unsafe { libc::getppid() };
@@ -174,7 +174,7 @@ impl Calls<'_> {
     }
 }
 
-/// Where the kernel reads or writes registers.
+/// Returns the memory in which the kernel reads or writes registers.
 fn vector(registers: &mut Registers) -> libc::iovec {
     libc::iovec { iov_base: (&raw mut registers.0).cast(), iov_len: size_of_val(&registers.0) }
 }

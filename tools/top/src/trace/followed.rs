@@ -13,7 +13,7 @@ use crate::irregular;
 pub struct Followed {
     /// The requests that are known to be under way.
     pub requests: Requests,
-    /// How many requests were taken from the queue before the last look.
+    /// The number of requests that were taken from the queue before the last look.
     pub serial: u64,
     /// The position behind the last request, if the next one is linked to it.
     pub chain: Option<u32>,
@@ -23,28 +23,28 @@ pub struct Followed {
     pub is_ambiguous: bool,
     /// The process has no descriptor of the ring any more.
     pub is_gone: bool,
-    /// When the last look was.
+    /// The time of the last look.
     pub looked: (Moment, u64),
     /// Requests and completions that passed by, and completions whose requests did, all of which were not told of yet.
     pub missed: [u64; 3],
-    /// Requests of which it is not known whether they are in flight: their numbers by their user data.
+    /// Requests that may be in flight or done: their numbers by their user data.
     pub doubtful: HashMap<u64, u64>,
     /// Requests of before the trace that may be in flight, the newest with each user data.
     pub earlier: HashMap<u64, Taken>,
-    /// The numbers of those whose completions came.
+    /// The numbers of earlier requests of which completions came, and more may come.
     pub earlier_serials: HashSet<u64>,
-    /// When the ring was found.
+    /// The time at which the ring was found.
     pub begun_ns: u64,
     /// Positions of requests whose completions came before the queue's head said that they were taken.
     pub foretold: HashSet<u32>,
-    /// When it was told last what passed by.
+    /// The time at which missed requests were last reported.
     pub told_missed_ns: u64,
     /// Completions that waited at the last look.
     pub cq_ready: u32,
 }
 
 impl Followed {
-    /// Of a ring whose first look found these changes.
+    /// Makes the state of a ring whose first look found these changes.
     pub fn new(changes: &Changes) -> Followed {
         let counters = &changes.counters;
         Followed {
@@ -66,6 +66,11 @@ impl Followed {
         }
     }
 
+    /// Returns true if the request was submitted before the trace. If it has ended, its number is forgotten.
+    pub fn end_earlier(&mut self, serial: u64, has_ended: bool) -> bool {
+        if has_ended { self.earlier_serials.remove(&serial) } else { self.earlier_serials.contains(&serial) }
+    }
+
     /// Notes whether requests have several completions, or none.
     pub fn note_irregularities(&mut self, changes: &Changes) {
         self.is_irregular |= irregular::is_seen_in(changes);
@@ -82,7 +87,7 @@ impl Followed {
         self.is_ambiguous |= changes.taken.iter().any(is_shared);
     }
 
-    /// How many requests are in flight, where the counters say so.
+    /// Returns the number of requests in flight, if the counters say so.
     pub fn in_flight(&self, changes: &Changes) -> Option<usize> {
         changes.counters.in_flight().filter(|_| !self.is_irregular).map(|count| count as usize)
     }

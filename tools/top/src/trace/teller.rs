@@ -10,7 +10,7 @@ use anyring_engine::queue::Cqe;
 use anyring_engine::request::shown::Kind as Argument;
 use anyring_kernel_trace::requests::Key;
 use anyring_trace::event::{
-    Attachment, Completed, Content, EARLIER, ENGINE_KERNEL, ENGINE_USER, Event, FileNamed, Head, Kind,
+    Attachment, Completed, Content, EARLIER, ENGINE_KERNEL, ENGINE_USER, Event, FileNamed, Head, Kind, LAST,
     LostSight, Plain, RingEnded, RingFound, SAMPLED, Submitted, UNSEEN_BETWEEN_LOOKS,
     UNSEEN_POSTED_BETWEEN_LOOKS, UNSEEN_REQUESTS_OF_COMPLETIONS, Unseen, padded,
 };
@@ -23,7 +23,7 @@ use crate::follow::{Changes, Posted, Taken};
 use crate::pair::{Known, Pairs};
 use crate::process;
 
-/// How often the number of what passed by is told.
+/// The interval at which the numbers of missed requests and completions are reported.
 const UNSEEN_NS: u64 = 1_000_000_000;
 
 /// The moment of a look, and what is needed of its findings.
@@ -44,7 +44,7 @@ pub struct Teller {
 }
 
 impl Teller {
-    /// For the events of a process.
+    /// Makes a teller for the events of a process.
     pub fn new(process: u32) -> Teller {
         Teller { process, names: HashMap::new(), named: HashSet::new(), record: Vec::new() }
     }
@@ -141,6 +141,7 @@ impl Teller {
         for key in keys {
             watched.followed.doubtful.remove(&key.0);
             if let Some(serial) = watched.followed.requests.forget(*key) {
+                watched.followed.end_earlier(serial, true);
                 let (time_ns, ring) = (watched.followed.looked.1, watched.number);
                 self.tell(time_ns, ring, Kind::LostSight, &LostSight { serial }, None, session);
             }
@@ -160,7 +161,7 @@ impl Teller {
                 return;
             }
         }
-        let is_earlier = followed.earlier_serials.contains(&about.serial);
+        let is_earlier = followed.end_earlier(about.serial, about.marks & LAST != 0);
         let marks = about.marks | SAMPLED | if is_earlier { EARLIER } else { 0 };
         let body = Completed { serial: about.serial, user_data, res, flags, big, marks, cq_ready: *ready };
         self.tell(followed.looked.1, ring, Kind::Completed, &body, None, session);

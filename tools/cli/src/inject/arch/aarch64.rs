@@ -14,7 +14,7 @@ pub struct Registers(pub libc::user_regs_struct);
 // Behind a call the kernel makes it again only where its result, in `x0`, says so. What is put there never does: it is no
 // small negative number. So there is no need to take the call itself away (`NT_ARM_SYSTEM_CALL`).
 impl Registers {
-    /// Where the thread goes on.
+    /// Returns the address at which the thread continues.
     pub fn instruction(&self) -> u64 {
         self.0.pc
     }
@@ -43,22 +43,22 @@ impl Registers {
 pub mod sites {
     use crate::inject::sites::{Found, Site};
 
-    /// Whether sites are found on this architecture.
+    /// True if call sites are searched for on this architecture.
     pub const ARE_FOUND: bool = false;
     /// Bytes of a stub.
     pub const STUB: usize = 128;
     /// Bytes of a jump.
     pub const JUMP: usize = 4;
 
-    /// Nothing is found.
+    /// Finds no site on this architecture.
     pub fn for_each(_text: &[u8], _found: impl FnMut(usize, Found)) {}
 
-    /// There is no stub.
+    /// Returns no stub on this architecture.
     pub fn stub(_text: &[u8], _base: u64, _site: Site, _address: u64, _block: u64) -> Option<[u8; STUB]> {
         None
     }
 
-    /// There is no jump.
+    /// Returns no jump on this architecture.
     pub fn jump(_text: &[u8], _base: u64, _site: Site, _stub: u64) -> Option<[u8; JUMP]> {
         None
     }

@@ -14,7 +14,7 @@ pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
 pub struct Registers(pub libc::user_regs_struct);
 
 impl Registers {
-    /// Where the thread goes on.
+    /// Returns the address at which the thread continues.
     pub fn instruction(&self) -> u64 {
         self.0.rip
     }

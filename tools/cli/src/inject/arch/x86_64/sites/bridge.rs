@@ -30,7 +30,7 @@ pub fn for_each(text: &[u8], moves: usize, chains: &mut Chains<'_>, mut found: i
         if !chains.may_begin(start) {
             continue;
         }
-        // One function only, that comes to the moves; and its callers are code.
+        // All calls are of one function, which reaches the moves, and the callers are code.
         is_sure &= *called.get_or_insert(call) == call
             && chains.comes_to(call, moves)
             && chains.run_before(start).is_some();
@@ -43,7 +43,7 @@ pub fn for_each(text: &[u8], moves: usize, chains: &mut Chains<'_>, mut found: i
     }
 }
 
-/// Where a jump at `start` leads to.
+/// Returns the target of a jump at `start`.
 fn target(text: &[u8], start: usize) -> Option<usize> {
     let distance = i32::from_le_bytes(text.get(start + 1..start + JUMP)?.try_into().ok()?);
     (start + JUMP).checked_add_signed(distance as isize)

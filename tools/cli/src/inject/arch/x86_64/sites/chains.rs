@@ -31,12 +31,12 @@ impl<'a> Chains<'a> {
         (!instruction.is_invalid()).then_some(instruction)
     }
 
-    /// Whether an instruction may begin there: where one does, the true chain comes by.
+    /// True if an instruction may begin at the offset: the true chain visits each place where one does.
     pub fn may_begin(&mut self, offset: usize) -> bool {
         self.follow(offset).arrived > 0
     }
 
-    /// Whether the instructions from `at` on come to `end`, unless a conditional jump leads elsewhere.
+    /// True if the instructions from `at` on reach `end`, unless a conditional jump leads elsewhere.
     pub fn comes_to(&mut self, mut at: usize, end: usize) -> bool {
         while at < end
             && let Some(instruction) = self.at(at)
@@ -47,7 +47,7 @@ impl<'a> Chains<'a> {
         at == end
     }
 
-    /// Whether a `syscall` at `call`, which has this code before it, looks like one: data rarely gives two registers arguments, and goes on as code does.
+    /// True if a `syscall` at `call`, with this code before it, looks like one: data rarely gives arguments to two registers and continues like code.
     pub fn looks_like_call(&mut self, run: &[Placed], call: usize) -> bool {
         const ARGUMENTS: [Register; 7] = [
             Register::RAX,
@@ -128,7 +128,7 @@ impl<'a> Chains<'a> {
         while at < places.len() {
             let known = &mut places[at].instruction;
             let instruction = *known.get_or_insert_with(|| self.at(*first + at));
-            // What is no instruction is not in the true chain.
+            // Bytes that are no instruction are not in the true chain.
             let Some(instruction) = instruction else { return };
             way.push(at);
             at += instruction.len();
@@ -147,7 +147,7 @@ impl<'a> Chains<'a> {
 struct Place {
     /// The instruction there, if there is one, once it was looked at.
     instruction: Option<Option<Instruction>>,
-    /// How many chains that arrive come by.
+    /// The number of arriving chains that visit the place.
     chains: usize,
 }
 
@@ -155,9 +155,9 @@ struct Place {
 struct Followed {
     first: usize,
     places: Vec<Place>,
-    /// How many arrive.
+    /// The number of chains that arrive.
     arrived: usize,
-    /// Whether one does not.
+    /// True if a chain does not arrive.
     has_passed: bool,
 }
 
@@ -181,8 +181,8 @@ impl Followed {
     }
 }
 
-/// Whether an instruction goes on to the next one, and knows of where it lies at most by a distance to memory. What only fills is
-/// followed by what others jump to.
+/// True if an instruction continues at the next one, and depends on its address by a distance to memory at most. Padding is
+/// followed by the target of a jump.
 fn may_run_elsewhere(instruction: &Instruction) -> bool {
     let is_landing = matches!(instruction.mnemonic(), Mnemonic::Endbr64 | Mnemonic::Endbr32 | Mnemonic::Nop);
     let is_far = instruction.is_ip_rel_memory_operand() && instruction.memory_base() != Register::RIP;

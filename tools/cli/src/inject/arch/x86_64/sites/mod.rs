@@ -18,7 +18,7 @@ use iced_x86::{Code, InstructionInfoFactory, InstructionInfoOptions, OpAccess, R
 use std::ops::Range;
 pub use stub::{jump, stub};
 
-/// Whether sites are found on this architecture.
+/// True if call sites are searched for on this architecture.
 pub const ARE_FOUND: bool = true;
 /// Bytes of a stub.
 pub const STUB: usize = 128;
@@ -27,7 +27,7 @@ pub const JUMP: usize = 5;
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// Most bytes that are copied.
 const COPIED: usize = 48;
-/// How far a jump may have come from.
+/// The distance in bytes within which jumps to a place are searched for.
 const NEAR: usize = 32 << 10;
 
 /// Calls `found` for everything in `text` that looks like a `syscall`.
@@ -89,7 +89,7 @@ fn number_nearby(text: &[u8], call: usize) -> Option<u32> {
 /// The number of a call, as far as the code right before it tells.
 enum Number {
     Is(u32),
-    /// One of the engine's, by the instruction at this offset, which fills a jump.
+    /// A call of the engine: the instruction at this offset, as long as a jump, loads its number.
     Moved(usize),
     /// The value of this register.
     Held(Register),
@@ -134,10 +134,10 @@ fn number(run: &[Placed]) -> Number {
     Number::Unknown
 }
 
-/// Whether a register was last given the number of another call, as it seems. Compilers keep a number so where a function makes the call in a loop, or
+/// True if a register seems to hold the number of another call. Compilers keep a number in a register if a function makes the call in a loop, or
 /// twice.
 fn is_given_others(text: &[u8], call: usize, register: Register) -> bool {
-    /// How many bytes before the call are searched: about a function.
+    /// The number of bytes before the call that are searched: about a function.
     const BEFORE: usize = 512;
     let number = register.number() as u8;
     let opcode = 0xb8 | number & 7;
@@ -151,7 +151,7 @@ fn is_given_others(text: &[u8], call: usize, register: Register) -> bool {
     given.is_some_and(|number| !enters(number))
 }
 
-/// Where the shortest run of several instructions begins that has room for a jump, and that nothing near jumps into.
+/// Returns the beginning of the shortest run of several instructions that has room for a jump, and into which nothing near jumps.
 fn several(text: &[u8], call: usize, run: &[Placed], chains: &mut Chains<'_>) -> Option<usize> {
     let last = call.checked_sub(JUMP)?;
     let index = run.iter().rposition(|placed| placed.offset <= last)?;
@@ -186,7 +186,7 @@ fn jumps_to(text: &[u8], places: Range<usize>) -> impl Iterator<Item = Range<usi
     short.chain(long)
 }
 
-/// Whether a `syscall` is only jumped to, as it seems, and with numbers of other calls.
+/// True if a `syscall` seems to be reached by jumps only, with numbers of other calls.
 fn is_jumped_to_with_others(text: &[u8], call: usize, chains: &mut Chains<'_>) -> bool {
     let mut jumps = jumps_to(text, call..call + 1).filter(|jump| chains.may_begin(jump.start)).peekable();
     // test %rax,%rax; je
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn data_that_look_like_code_are_left_alone() {
-        // One register that has an argument; what does not go on.
+        // A single register has an argument; the code after the call does not continue.
         assert_eq!(judge(&[&[0x48, 0x81, 0xc1, 1, 2, 3, 4], &[0x89, 0xd8], &CALL]), Found::Refused);
         assert_eq!(judge(&[MOVES[2], MOVES[3], &CALL, &[0xfa]]), Found::Refused);
     }

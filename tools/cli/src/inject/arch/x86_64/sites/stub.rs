@@ -12,7 +12,7 @@ const FILL: u8 = 0xcc;
 struct Emitter {
     bytes: [u8; STUB],
     length: usize,
-    /// Where they will lie.
+    /// The address at which the bytes will lie.
     address: u64,
 }
 
@@ -58,7 +58,7 @@ pub fn stub(text: &[u8], base: u64, site: Site, address: u64, block: u64) -> Opt
     Some(code.bytes)
 }
 
-/// Where the record lies in a stub.
+/// The offset of the record in a stub.
 const RECORD: usize = STUB - Record::BYTES;
 
 /// The look at the number of a `syscall` at `call`, and what comes of it.
