@@ -39,6 +39,14 @@ macro_rules! export {
                 sockets setsockopt(
                     fd: c_int, level: c_int, name: c_int, value: *const c_void, length: u32
                 ) -> c_int;
+                streams closedir(directory: *mut c_void) -> c_int;
+                streams endmntent(stream: *mut c_void) -> c_int;
+                streams fclose(stream: *mut c_void) -> c_int;
+                streams freopen(path: *const c_char, mode: *const c_char, stream: *mut c_void) -> *mut c_void;
+                streams freopen64(path: *const c_char, mode: *const c_char, stream: *mut c_void) -> *mut c_void;
+                streams login_tty(fd: c_int) -> c_int;
+                streams mq_close(queue: c_int) -> c_int;
+                streams pclose(stream: *mut c_void) -> c_int;
                 wait __poll_chk(list: *mut PollFd, count: usize, timeout: c_int, bytes: usize) -> c_int;
                 wait __ppoll_chk(
                     list: *mut PollFd, count: usize, timeout: *const c_void, mask: *const c_void, bytes: usize

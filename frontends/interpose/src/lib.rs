@@ -1,5 +1,5 @@
 //! Functions in place of the C library's: those that make the three calls by number, that close and
-//! duplicate descriptors, that wait for descriptors, and that change credentials.
+//! duplicate descriptors, alone or with a stream, that wait for descriptors, and that change credentials.
 //!
 //! They are plain functions here. A front end exports them under the C library's names with [`export!`]: the preloaded
 //! library, which comes before all other libraries of the process, and a program with `anyring::everywhere!()`, whose functions
@@ -15,6 +15,7 @@ pub mod descriptors;
 mod export;
 pub mod next;
 pub mod sockets;
+pub mod streams;
 pub mod wait;
 
 /// Calls that a function of a front end answers when `syscall(3)` makes them by number.

@@ -106,22 +106,35 @@ impl Next {
         if address == NONE { core::ptr::null_mut() } else { address }
     }
 
+    /// Returns the library that has the function in glibc before 2.34, if that is not the C library itself.
+    fn own_library(&self) -> Option<&'static CStr> {
+        const LIBRARIES: [(&CStr, &CStr); 6] = [
+            (c"pthread_", c"libpthread.so.0"),
+            (c"_pthread_", c"libpthread.so.0"),
+            (c"thrd_", c"libpthread.so.0"),
+            (c"dlopen", c"libdl.so.2"),
+            (c"dlmopen", c"libdl.so.2"),
+            (c"login_tty", c"libutil.so.1"),
+        ];
+        let has = |(prefix, _): &&(&CStr, &CStr)| self.name.to_bytes().starts_with(prefix.to_bytes());
+        LIBRARIES.iter().find(has).map(|&(_, library)| library)
+    }
+
     #[cold]
     fn find(&self) {
         self.look_up();
-        if self.address.load(Ordering::Relaxed).is_null() {
-            self.address.store(find_in(c"libpthread.so.0", self.name), Ordering::Relaxed);
+        if self.address.load(Ordering::Relaxed).is_null()
+            && let Some(library) = self.own_library()
+        {
+            self.address.store(find_in(library, self.name), Ordering::Relaxed);
         }
     }
 
     /// Looks the function up without loading another library.
     fn look_up(&self) {
         let mut address = find(Place::Next, self.name);
-        // A plugin may load the thread library into a program without threads, so a missing thread function is looked up again.
-        let of_threads = [c"pthread_", c"_pthread_", c"thrd_"]
-            .iter()
-            .any(|prefix| self.name.to_bytes().starts_with(prefix.to_bytes()));
-        if address.is_null() && !of_threads {
+        // A plugin may load such a library into a program without it, so a missing function of these is looked up again.
+        if address.is_null() && self.own_library().is_none() {
             address = NONE;
         }
         self.address.store(address, Ordering::Relaxed);
