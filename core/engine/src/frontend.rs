@@ -11,7 +11,7 @@ use linux_raw_sys::net::msghdr;
 
 use crate::Outlet;
 use crate::abi::Errno;
-use crate::assets::{kinds, notes};
+use crate::assets::{kinds, notes, unseen};
 use crate::calls::{fork, setup};
 use crate::feature::ring_fds;
 use crate::feature::zero_copy_send::error_queue;
@@ -19,7 +19,7 @@ use crate::observe::{chaos, trace};
 use crate::ops::net::rights;
 use crate::os::{self, Fd, limits, own, user};
 use crate::process::{identity, threads};
-use crate::ring::drive::stand_in;
+use crate::ring::drive::{readiness, stand_in};
 use crate::ring::{Counted, descriptors, registry, shared};
 use crate::work::{interrupt, reporter};
 
@@ -172,6 +172,16 @@ pub fn closed(fd: Fd) {
 /// True if the engine needs to know that `fd` is [closed].
 pub fn concerns_close(fd: Fd) -> bool {
     descriptors::concerns_close(fd)
+}
+
+/// Tells the engine that code is about to be loaded, which may close descriptors without a report ([`crate::Host::finds_unseen_closes`]).
+pub fn code_comes() {
+    readiness::code_comes();
+}
+
+/// True if it is known that the front end reports all closes.
+pub fn are_closes_seen() -> bool {
+    unseen::are_none()
 }
 
 /// True if `fd` is a descriptor of the engine's own. The program does not have such a descriptor: a front end

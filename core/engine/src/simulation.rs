@@ -4,6 +4,7 @@
 use alloc::string::String;
 use core::fmt::Write;
 
+use crate::assets::unseen;
 use crate::calls::fork;
 use crate::feature::futex::waits;
 use crate::os;
@@ -49,6 +50,7 @@ pub fn forget() {
     identity::reset();
     registry::reset();
     os::own::reset();
+    unseen::forget();
     os::forget_system();
 }
 

@@ -41,6 +41,12 @@ pub trait Host: Sync {
         false
     }
 
+    /// Returns a function that finds out whether code of this process may close or replace a descriptor without a report, now and until
+    /// [`crate::frontend::code_comes`]. It may take milliseconds, and is called in a thread of its own. Without such a function, code may.
+    fn finds_unseen_closes(&self) -> Option<fn() -> bool> {
+        None
+    }
+
     /// True if the front end reports that descriptors are shared with other processes: before and after each child of any kind
     /// (`frontend::hands_over`), and for messages (`frontend::hands_over_ring`, `frontend::received`);
     /// and duplicates (`frontend::duplicated`). If not, the engine never ends a socket that the program has closed
@@ -118,6 +124,11 @@ pub fn get() -> Option<&'static dyn Host> {
 #[inline]
 pub fn sees_closes() -> bool {
     get().is_some_and(Host::sees_closes)
+}
+
+/// Returns [`Host::finds_unseen_closes`] of the installed front end.
+pub fn finds_unseen_closes() -> Option<fn() -> bool> {
+    get()?.finds_unseen_closes()
 }
 
 /// Makes a call that sleeps, and in which the calling thread [may end](Host::may_end_in).

@@ -101,10 +101,29 @@ pub unsafe fn closefrom<F: Frontend>(first: c_int) {
     }
 }
 
+/// True if the call closes descriptors, or replaces one.
+pub fn closes(number: u32) -> bool {
+    matches!(number, raw::__NR_close | raw::__NR_close_range) || arch::REPLACING.contains(&number)
+}
+
+/// True if the call is one of [`Calls`]: it closes or duplicates descriptors.
+pub fn is_call(number: u32) -> bool {
+    closes(number) || matches!(number, raw::__NR_dup | raw::__NR_fcntl)
+}
+
 /// The calls of this module, by number.
 pub struct Calls<F>(PhantomData<F>);
 
 impl<F: Frontend> Calls<F> {
+    /// Makes the call if it is one of these, and returns its result.
+    ///
+    /// # Safety
+    /// As for the call that `number` names.
+    pub unsafe fn answer(number: usize, a: [usize; 6]) -> Option<isize> {
+        // SAFETY: the caller's promise.
+        unsafe { Row::answer(Self::ROWS.iter(), number, a) }
+    }
+
     /// A row for each call.
     pub const ROWS: &[Row] = &[
         Row { numbers: &[raw::__NR_close], call: Self::close, hands_over: false },

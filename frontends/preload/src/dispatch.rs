@@ -1,5 +1,6 @@
 //! The entry to the engine from interposed functions and patched call sites.
 
+use crate::patch::unseen;
 use crate::{frontend as host, inside, threads};
 use anyring_engine::{Caller, frontend};
 use anyring_runtime::{beside, calls, process};
@@ -7,7 +8,7 @@ use anyring_trap::{fork, stub};
 use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::general as raw;
 
-/// Makes one of the three calls, for a patched call site or for a function (`by_function`). Only with functions are closes seen, too.
+/// Makes one of the three calls, for a patched call site or for a function (`by_function`).
 ///
 /// # Safety
 /// As for the call that `number` names.
@@ -24,7 +25,9 @@ pub unsafe fn called(number: usize, a: [usize; 6], by_function: bool) -> isize {
     }
     let _inside = inside::enter();
     threads::seen();
-    let caller = Caller { tells_closes: by_function, signal_mask: inside::program_mask() };
+    let makes_ring = number == raw::__NR_io_uring_setup as usize;
+    let tells_closes = by_function || makes_ring && unseen::sites_tell();
+    let caller = Caller { tells_closes, signal_mask: inside::program_mask() };
     // SAFETY: the caller's promise.
     let result = unsafe { calls::call(number, a, &caller) };
     calls::explain(number, result);

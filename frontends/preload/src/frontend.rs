@@ -114,13 +114,19 @@ impl Host for Preload {
         true
     }
 
+    fn finds_unseen_closes(&self) -> Option<fn() -> bool> {
+        Some(patch::unseen::closes)
+    }
+
     fn sees_handovers(&self) -> bool {
         true
     }
 
     #[cfg(not(test))]
     fn has_seen_handovers(&self) -> bool {
-        patch::unseen::are_seen(crate::interpose::hands_over)
+        use patch::unseen::Question;
+        static HAND_OVERS: Question = Question::new(crate::interpose::hands_over);
+        HAND_OVERS.is_answered_yes()
     }
 
     fn may_end_in(&self, call: &mut dyn FnMut(), ended: &mut dyn FnMut()) {

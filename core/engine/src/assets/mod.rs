@@ -6,3 +6,4 @@ pub mod kinds;
 pub mod mounts;
 pub mod notes;
 pub mod table;
+pub mod unseen;

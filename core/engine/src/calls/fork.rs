@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use crate::assets::{directories, mounts, notes};
+use crate::assets::{directories, mounts, notes, unseen};
 use crate::feature::futex::waits;
 use crate::feature::zero_copy_receive::exported;
 use crate::feature::{eventfd, ring_fds};
@@ -118,6 +118,7 @@ pub fn forked() {
         HELD.reset();
         waits::forked();
         nonblocking::forked();
+        unseen::forked();
         let rings = core::mem::take(&mut *HELD.lock());
         family::born(!rings.is_empty());
         credentials::forked();

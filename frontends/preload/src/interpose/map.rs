@@ -3,9 +3,11 @@
 //! If calls trap, mappings of completion rings trap, too. They do not if the filter has no effect: under valgrind, which makes the
 //! program's calls itself.
 
+use super::load;
 use anyring_interpose::calls;
 use anyring_interpose::next::Next;
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
+use linux_raw_sys::general as raw;
 use linux_raw_sys::io_uring::IORING_OFF_CQ_RING;
 
 /// The C library's function. Memory allocators call `mmap` at times when they cannot wait: the function is not looked up then.
@@ -16,6 +18,9 @@ static NEXT: Next = Next::new(c"mmap");
 /// As in C.
 unsafe fn map(arguments: [usize; 6]) -> *mut c_void {
     let [address, length, protection, flags, fd, offset] = arguments;
+    if protection & raw::PROT_EXEC as usize != 0 && fd as c_int >= 0 {
+        load::code_comes();
+    }
     let next = NEXT.known();
     if next.is_null() || offset == IORING_OFF_CQ_RING as usize {
         // SAFETY: the program's promise.

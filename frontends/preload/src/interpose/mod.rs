@@ -9,6 +9,7 @@ use linux_raw_sys::general as raw;
 pub mod exec;
 pub mod handovers;
 mod left;
+mod load;
 #[cfg(not(test))]
 pub mod map;
 pub mod process;

@@ -14,12 +14,13 @@ pub mod unseen;
 use crate::arch::sites;
 use crate::dispatch;
 use crate::start::auxiliary;
+use anyring_interpose::descriptors;
 use anyring_runtime::calls::{self, PATCHED_SITES};
 use anyring_runtime::{arch, log};
 use core::ffi::c_ulong;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use maps::Mapping;
-pub use stubs::STUB;
+pub use stubs::{NEXT, STUB, serves};
 
 /// A call site, by its addresses.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +41,13 @@ static REFUSED: [AtomicUsize; 256] = [const { AtomicUsize::new(0) }; 256];
 /// The size up to which mappings are searched before `main`, in bytes: the sites of larger ones are patched when they trap.
 const SEARCH_MAX: usize = 32 << 20;
 
-/// Patches the sites of the program, which begins at `entry`, and of liburing. Called before `main`.
+/// True if the number is that of one of the three calls.
+pub fn is_ring_call(number: u32) -> bool {
+    calls::is_ring_call(number as usize)
+}
+
+/// Patches the sites of the program, which begins at `entry`, and of liburing: those of the three calls, and, if there are any, those that close or
+/// duplicate descriptors. Called before `main`.
 ///
 /// Other libraries rarely contain sites, and reading all their code would double the start time of a small
 /// program; their sites are patched when they trap.
@@ -64,23 +71,27 @@ fn search(entry: usize, mark: Option<usize>) -> bool {
         return true;
     }
     let alone = maps::one_thread();
-    let mut all = true;
+    let (mut all, mut tell) = (true, mark.is_none());
     maps::for_each_code(|mapping, name| {
         let program = (mapping.start..mapping.end).contains(&entry);
         let is_searched = program || is_liburing(name);
         if is_searched && mapping.end - mapping.start > SEARCH_MAX {
-            all = false;
+            (all, tell) = (false, false);
         } else if is_searched {
             // SAFETY: the mapping is readable, and nothing unmaps it while only this code runs.
             let bytes = unsafe { mapping.code() };
             all &= mark.is_none() || !sites::has_other_calls(bytes);
-            sites::for_each_site(bytes, |start, length| {
+            // The engine beside the kernel's needs no closes.
+            let is_taken = |number| mark.is_none() && descriptors::is_call(number);
+            sites::for_each_site(bytes, is_taken, |start, length| {
                 let start = mapping.start + start;
                 all &= patch(&Site { start, next: start + length }, mapping, mark, alone);
             });
+            tell = tell && unseen::all_are_patched(bytes, mapping.start);
         }
         true
     });
+    unseen::note_search(tell);
     all
 }
 
@@ -96,7 +107,7 @@ fn has_nothing(entry: usize, counts_others: bool) -> bool {
     // SAFETY: the code was found to be readable, and nothing changes that while only this code runs.
     let bytes = unsafe { code.code() };
     let mut has_site = false;
-    sites::for_each_site(bytes, |_, _| has_site = true);
+    sites::for_each_site(bytes, |_| false, |_, _| has_site = true);
     !(has_site || counts_others && sites::has_other_calls(bytes))
 }
 
@@ -118,7 +129,9 @@ pub fn trapped_at(next: usize) {
     if refused.load(Ordering::Relaxed) == next || BUSY.swap(true, Ordering::Acquire) {
         return;
     }
-    if !look_at(next) {
+    if look_at(next) {
+        unseen::note_other();
+    } else {
         refused.store(next, Ordering::Relaxed);
     }
     BUSY.store(false, Ordering::Release);
@@ -185,6 +198,14 @@ pub unsafe extern "C" fn enter(
     if calls::is_ring_call(number) {
         // SAFETY: the program's own call.
         return unsafe { dispatch::called(number, arguments, false) };
+    }
+    #[cfg(not(test))]
+    {
+        // SAFETY: the program's own call.
+        let result = unsafe { descriptors::Calls::<crate::interpose::Interposed>::answer(number, arguments) };
+        if let Some(result) = result {
+            return result;
+        }
     }
     // Code between the two instructions of the site changed the number.
     // SAFETY: the program's own call.

@@ -11,7 +11,9 @@ use linux_raw_sys::general::{MAP_FIXED_NOREPLACE, PROT_EXEC, PROT_READ, PROT_WRI
 /// The size of a block of memory for stubs in bytes: a multiple of every page size.
 const BLOCK: usize = 64 << 10;
 /// The size of a stub in bytes: a divisor of every page size.
-pub const STUB: usize = 128;
+pub const STUB: usize = 256;
+/// The offset in a stub of the address at which its site ends.
+pub const NEXT: usize = STUB - 16;
 const CODE: u32 = PROT_READ | PROT_EXEC;
 
 /// A block of stubs near some code.
@@ -40,6 +42,7 @@ pub fn emit(site: &Site, body: &[u8], mark: Option<usize>, alone: bool) -> Optio
             return false;
         }
         (address as *mut u8).copy_from_nonoverlapping(stub.as_ptr(), STUB);
+        ((address + NEXT) as *mut usize).write(site.next);
         synchronize_code(address as *const u8, STUB);
         sys::protect(page, page_bytes(), CODE) == 0
     });
@@ -51,6 +54,18 @@ pub fn emit(site: &Site, body: &[u8], mark: Option<usize>, alone: bool) -> Optio
         unsafe { sys::unmap(start, BLOCK) };
     }
     written.then_some(address)
+}
+
+/// True if the address is that of the stub of a site that ends at `next`.
+pub fn serves(address: usize, next: usize) -> bool {
+    let is_stub = BLOCKS.iter().any(|block| {
+        let start = block.start.load(Ordering::Relaxed);
+        start != 0
+            && (start..start + block.used.load(Ordering::Relaxed)).contains(&address)
+            && (address - start).is_multiple_of(STUB)
+    });
+    // SAFETY: stubs stay mapped and readable.
+    is_stub && unsafe { *((address + NEXT) as *const usize) } == next
 }
 
 /// Returns a block with room within reach of a jump from `site`, or one that is not mapped yet, and how much of it is used, in units.

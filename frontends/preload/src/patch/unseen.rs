@@ -1,12 +1,12 @@
 //! Code that makes calls by its own instructions, which interposed functions do not see.
 
-use super::SEARCH_MAX;
 use super::maps::{self, Mapping};
+use super::{SEARCH_MAX, serves};
 use crate::arch::sites;
 use anyring_engine::os::user;
-use anyring_interpose::next;
+use anyring_interpose::{descriptors, next};
 use anyring_runtime::log;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Addresses of functions in the libraries that the C library consists of.
 static LIBRARY: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
@@ -20,29 +20,78 @@ pub fn learn() {
     }
 }
 
-/// True if all calls that are `of_concern` are seen: apart from the C library, the dynamic linker and this library, no code of a file
-/// makes such a call by an instruction of its own. Code is examined again when the set of mapped code changes.
-pub fn are_seen(of_concern: impl Fn(u32) -> bool) -> bool {
+/// A question about calls: whether all that are of concern are seen.
+pub struct Question {
+    /// True for the number of a call that is of concern.
+    of_concern: fn(u32) -> bool,
     /// A hash of the mapped code that was examined; the lowest bit says whether the code makes such calls.
-    static KNOWN: AtomicUsize = AtomicUsize::new(0);
-    const MAKES: usize = 1;
-    let now = look(|_, _| false) & !MAKES;
-    let known = KNOWN.load(Ordering::Relaxed);
-    if known & !MAKES == now {
-        return known & MAKES == 0;
+    known: AtomicUsize,
+}
+
+/// The question whether all calls are seen by which descriptors are closed or replaced.
+static CLOSES: Question = Question::new(descriptors::closes);
+
+impl Question {
+    /// The question about these calls.
+    pub const fn new(of_concern: fn(u32) -> bool) -> Self {
+        Self { of_concern, known: AtomicUsize::new(0) }
     }
-    let found = look(|mapping, access| {
-        let may_make = makes_calls(mapping, access, &of_concern);
-        if may_make {
-            log::debug!("the code at {:#x} may make any calls", mapping.start);
+
+    /// True if all calls that are of concern are seen: apart from the C library, the dynamic linker and this library, no code of a file makes
+    /// such a call by an instruction of its own, except at patched sites. Code is examined again when the set of mapped code changes.
+    pub fn is_answered_yes(&self) -> bool {
+        const MAKES: usize = 1;
+        let now = look(|_, _| false) & !MAKES;
+        let known = self.known.load(Ordering::Relaxed);
+        if known & !MAKES == now {
+            return known & MAKES == 0;
         }
-        may_make
-    });
-    // The set of mapped code may have changed meanwhile.
-    if found & !MAKES == now {
-        KNOWN.store(found, Ordering::Relaxed);
+        let found = look(|mapping, access| {
+            let may_make = makes_calls(mapping, access, self.of_concern);
+            if may_make {
+                log::debug!("the code at {:#x} may make any calls", mapping.start);
+            }
+            may_make
+        });
+        // The set of mapped code may have changed meanwhile.
+        if found & !MAKES == now {
+            self.known.store(found, Ordering::Relaxed);
+        }
+        found & MAKES == 0
     }
-    found & MAKES == 0
+}
+
+/// True if the code that was searched before `main` closes and duplicates descriptors at patched sites only: what makes a ring there tells its
+/// close.
+pub fn sites_tell() -> bool {
+    SITES_TELL.load(Ordering::Relaxed)
+}
+
+static SITES_TELL: AtomicBool = AtomicBool::new(false);
+
+/// True if some code of the process may close or replace descriptors without a report.
+pub fn closes() -> bool {
+    let are_seen = CLOSES.is_answered_yes();
+    let how =
+        if are_seen { "are all seen: registrations are not" } else { "may be unseen: registrations are" };
+    log::debug!("closes {how} checked at ticks");
+    !are_seen
+}
+
+/// Notes whether [`sites_tell`], after the search.
+pub fn note_search(tell: bool) {
+    SITES_TELL.store(tell, Ordering::Relaxed);
+}
+
+/// True if searched code, which lies at `start`, closes or duplicates descriptors at patched sites only.
+pub fn all_are_patched(code: &[u8], start: usize) -> bool {
+    let serves = |stub, next| serves(start.wrapping_add_signed(stub), start + next);
+    !sites::has_calls_but(code, |number| !descriptors::is_call(number), serves)
+}
+
+/// Notes that a site was patched in code that was not searched: a ring that is made there may be closed there.
+pub fn note_other() {
+    SITES_TELL.store(false, Ordering::Relaxed);
 }
 
 /// Examines all code except the known libraries, until `makes` is true of some. Returns a hash of the set of code; the lowest bit is 1 if
@@ -71,14 +120,14 @@ fn makes_calls(mapping: &Mapping, access: &[u8], of_concern: impl Fn(u32) -> boo
     }
     // Read by a guarded copy: another thread may unmap the code, and not all code is readable.
     let bytes = user::read_many::<u8>(mapping.start as u64, length);
-    bytes.map_or(true, |bytes| sites::has_calls_but(&bytes, |number| !of_concern(number)))
+    let serves = |stub, next| serves(mapping.start.wrapping_add_signed(stub), mapping.start + next);
+    bytes.map_or(true, |bytes| sites::has_calls_but(&bytes, |number| !of_concern(number), serves))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use anyring_runtime::{arch, sys};
-    use core::cell::Cell;
     use linux_raw_sys::general as raw;
 
     const PAGE: usize = 1 << 16;
@@ -107,13 +156,12 @@ mod tests {
     fn other_code_at_the_same_place_is_looked_through() {
         const READ: u32 = raw::PROT_READ | raw::PROT_EXEC;
         const PRIVATE: u32 = raw::MAP_PRIVATE;
-        let asked = Cell::new(0);
-        let are_seen = || {
-            are_seen(|number| {
-                asked.set(asked.get() + usize::from(number == 1));
-                number == 1
-            })
-        };
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        let question = Question::new(|number| {
+            ASKED.fetch_add(usize::from(number == 1), Ordering::Relaxed);
+            number == 1
+        });
+        let are_seen = || question.is_answered_yes();
         learn();
         let place = map_code(&[0; 4], PAGE, 0, READ, PRIVATE);
         assert!(are_seen());
@@ -128,8 +176,9 @@ mod tests {
         for (what, code, bytes, access, flags) in others {
             assert_eq!(map_code(code, bytes, place, access, flags), place);
             assert!(!are_seen(), "{what}");
-            let times = asked.get();
-            assert!(!are_seen() && asked.get() == times, "{what}, and that is known");
+            let times = ASKED.load(Ordering::Relaxed);
+            let again = are_seen();
+            assert!(!again && ASKED.load(Ordering::Relaxed) == times, "{what}, and that is known");
         }
         assert_eq!(map_code(&[0; 4], PAGE, place, READ, PRIVATE), place);
         assert!(are_seen());

@@ -103,8 +103,26 @@ macro_rules! begin_thread {
     };
 }
 
+/// The body of a function of three arguments at most, that goes on in the function whose address `$next` answers: that function sees its caller.
 #[cfg(not(test))]
-pub(crate) use {begin_thread, list_arguments, vfork};
+macro_rules! go_on_in {
+    ($next:path) => {
+        core::arch::naked_asm!(
+            "push rdi",
+            "push rsi",
+            "push rdx",
+            "call {next}",
+            "pop rdx",
+            "pop rsi",
+            "pop rdi",
+            "jmp rax",
+            next = sym $next,
+        )
+    };
+}
+
+#[cfg(not(test))]
+pub(crate) use {begin_thread, go_on_in, list_arguments, vfork};
 
 /// Words of glibc's `ucontext_t` before its signal mask.
 pub const CONTEXT_WORDS: usize = 37;

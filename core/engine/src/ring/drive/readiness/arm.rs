@@ -7,6 +7,7 @@ use linux_raw_sys::general::{EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, E
 use crate::abi::Errno;
 use crate::assets::notes;
 use crate::assets::table::NodeIndex;
+use crate::assets::unseen;
 use crate::os::{self, Fd};
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::Core;
@@ -78,9 +79,17 @@ impl Core {
         self.look_at_registration(index)
     }
 
-    /// Lists a kept registration to be rechecked: a request waits by it, and it may be for another file.
+    /// Lists a kept registration to be rechecked, if closes may be unseen: a request waits by it, and it may be for another file.
     #[inline]
     fn doubt(&mut self, index: u32) {
+        if !unseen::are_none() {
+            unseen::count_wait();
+            self.list_to_recheck(index);
+        }
+    }
+
+    #[inline]
+    pub(super) fn list_to_recheck(&mut self, index: u32) {
         let Readiness { entries, recheck, .. } = &mut self.readiness;
         let entry = &mut entries[index as usize];
         if !entry.rechecked {

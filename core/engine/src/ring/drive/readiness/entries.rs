@@ -9,6 +9,7 @@ use crate::abi::Errno;
 use crate::assets::by_descriptor;
 use crate::assets::kinds::{self, Kind};
 use crate::assets::notes::Interest;
+use crate::assets::unseen;
 use crate::feature::busy_poll::BusyPoll;
 use crate::os::{self, Fd};
 use crate::ring::drive::readiness::guesses::Guesses;
@@ -261,7 +262,13 @@ impl Readiness {
 
     /// True if requests wait by a registration that may be stale.
     pub fn needs_recheck(&self) -> bool {
-        !self.recheck.is_empty()
+        !self.recheck.is_empty() && !unseen::are_none()
+    }
+
+    /// Returns the entries by whose registration requests wait.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = u32> {
+        let awaited = |(_, entry): &(u32, &Entry)| entry.registered && !entry.waiters.is_empty();
+        (0..).zip(&self.entries).filter(awaited).map(|(index, _)| index)
     }
 
     /// Resets the entries in a child after `fork`: the epoll instance is the parent's.

@@ -7,7 +7,7 @@
 //!
 //! The price: a plain descriptor number can be closed and reused without the engine's knowledge, and then a kept registration is silent for
 //! ever. Descriptors that the engine closed or opened, or whose close a front end reported, are forgotten (`Core::forget_fd`). For the
-//! others, the reactor's next ticks check requests that wait because of the ready bits alone (`Core::recheck`). A program that was seen to
+//! others, unless the front end is known to report all closes (`assets::unseen`), the reactor's next ticks check requests that wait because of the ready bits alone (`Core::recheck`). A program that was seen to
 //! reuse a number is likely to reuse the next one: for a while its requests are checked when they begin to wait (`DISTRUST`), because a
 //! tick would cost each of its connections milliseconds.
 
@@ -28,6 +28,7 @@ use crate::assets::table::NodeIndex;
 use crate::os::Fd;
 
 pub use entries::{Known, Readiness};
+pub use recheck::code_comes;
 pub use socket_kind::SocketKind;
 
 /// All events for which a request can wait.

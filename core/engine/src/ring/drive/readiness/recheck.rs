@@ -5,17 +5,30 @@ use alloc::vec::Vec;
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLET};
 
 use crate::abi::Errno;
+use crate::assets::unseen;
 use crate::os;
 use crate::request::RequestId;
-use crate::ring::Core;
+use crate::ring::drive::reactor;
 use crate::ring::drive::readiness::ALL_EVENTS;
 use crate::ring::drive::readiness::arm::{DISTRUST, Registration};
+use crate::ring::{Core, registry};
 use crate::wait::listing::TICK_NS;
 
 /// Returns how many of so many listed entries one tick rechecks. Few enough that a connection in use has been armed again when its turn
 /// comes, which costs nothing; and all of them within some 250 ticks.
 fn share_of_rechecks(listed: usize) -> usize {
     listed.div_ceil(16).min(64).max(listed / 256)
+}
+
+/// Handles that code is about to come which may close descriptors without a report.
+pub fn code_comes() {
+    if unseen::void() {
+        registry::for_each_live(|ring| {
+            if let Some(core) = ring.lock_to_drive().as_mut() {
+                core.doubt_all();
+            }
+        });
+    }
 }
 
 impl Core {
@@ -66,6 +79,18 @@ impl Core {
         }
     }
 
+    /// Lists all kept registrations by which requests wait, because closes may be unseen from now on.
+    fn doubt_all(&mut self) {
+        let awaited: Vec<u32> = self.readiness.awaited().collect();
+        awaited.into_iter().for_each(|index| self.list_to_recheck(index));
+        if self.rechecks_itself() {
+            // A caller that sleeps has to do it.
+            self.kick_driver();
+        } else {
+            reactor::attend_stale(self);
+        }
+    }
+
     fn recheck_one(&mut self, index: u32) {
         match self.add_once_more(index) {
             Err(Errno::EEXIST) => self.readiness.entries[index as usize].proven(),
@@ -100,6 +125,7 @@ impl Core {
 
     /// Handles that a number is another file's, which is registered now, or cannot be.
     fn replaced(&mut self, index: u32, registered: bool) {
+        unseen::met();
         let entry = &mut self.readiness.entries[index as usize];
         entry.rename_for_another_file();
         entry.registered = registered;

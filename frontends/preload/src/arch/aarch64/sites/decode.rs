@@ -1,13 +1,15 @@
 //! Finds call sites: `mov x8, #425..427`, and the `svc` that execution reaches from it.
 
+use crate::patch::is_ring_call;
+
 /// The length of an instruction in bytes.
 pub const WORD: usize = 4;
 /// The maximum number of instructions from the number to the `svc`.
 const BETWEEN: usize = 32;
 
-/// Calls `found` with the offset and length of each site in `bytes`: from the number to the `svc`, or, if the `svc` lies before the
-/// number, the `svc` alone.
-pub fn for_each_site(bytes: &[u8], mut found: impl FnMut(usize, usize)) {
+/// Calls `found` with the offset and length of each site in `bytes` that makes one of the three calls: from the number to the `svc`, or, if
+/// the `svc` lies before the number, the `svc` alone. Other calls are left alone, because the stub knows these three only.
+pub fn for_each_site(bytes: &[u8], _is_taken: impl Fn(u32) -> bool, mut found: impl FnMut(usize, usize)) {
     for (at, chunk) in bytes.chunks_exact(WORD).enumerate() {
         if is_number(word(chunk))
             && let Some(call) = call_after(bytes, at)
@@ -25,15 +27,32 @@ pub fn has_other_calls(bytes: &[u8]) -> bool {
     words.any(|(at, chunk)| is_number(word(chunk)) && call_after(bytes, at).is_none())
 }
 
-/// True if `bytes` contain a call whose number may be one for which `is_harmless` is false.
-pub fn has_calls_but(bytes: &[u8], is_harmless: impl Fn(u32) -> bool) -> bool {
+/// True if `bytes` contain a call whose number may be one for which `is_harmless` is false, and which is none of the three calls. A branch to a
+/// stub is such a call: of each branch, `serves` is asked whether it leads to the stub of a site that ends there, both by distances from the beginning of
+/// `bytes`.
+pub fn has_calls_but(
+    bytes: &[u8],
+    is_harmless: impl Fn(u32) -> bool,
+    serves: impl Fn(isize, usize) -> bool,
+) -> bool {
     let at = |index: usize| word(&bytes[index * WORD..(index + 1) * WORD]);
-    (0..bytes.len() / WORD).filter(|&call| is_call(at(call))).any(|call| {
+    let makes_call = |index: usize| {
+        let leads_to_stub = |far| serves((index * WORD) as isize + far, (index + 1) * WORD);
+        is_call(at(index)) || branch_distance(at(index)).is_some_and(leads_to_stub)
+    };
+    let is_harmless = |number: u32| is_ring_call(number) || is_harmless(number);
+    (0..bytes.len() / WORD).filter(|&call| makes_call(call)).any(|call| {
         let before = (call.saturating_sub(BETWEEN)..call).rev().map(at);
         let last =
             before.take_while(|&word| !is_call(word)).find(|&word| moves_number(word) || changes(word));
         !last.filter(|&word| moves_number(word)).is_some_and(|word| is_harmless(word >> 5 & 0xffff))
     })
+}
+
+/// Returns how far a `b` leads, in bytes.
+fn branch_distance(instruction: u32) -> Option<isize> {
+    let is_branch = instruction & 0xfc00_0000 == 0x1400_0000;
+    is_branch.then(|| ((instruction << 6).cast_signed() >> 4) as isize)
 }
 
 /// True if an instruction branches, or has x8 in the field that names the destination in most instructions.
@@ -64,7 +83,7 @@ fn word(bytes: &[u8]) -> u32 {
 /// True for `mov w8, #425..427`, also to x8.
 fn is_number(instruction: u32) -> bool {
     // Any `movz` with a 16-bit immediate.
-    moves_number(instruction) && (425..=427).contains(&(instruction >> 5 & 0xffff))
+    moves_number(instruction) && is_ring_call(instruction >> 5 & 0xffff)
 }
 
 /// True for `movz w8, #imm`, also to x8.
@@ -114,7 +133,7 @@ mod tests {
 
     fn sites(code: &[u32]) -> Vec<(usize, usize)> {
         let mut found = Vec::new();
-        for_each_site(&bytes(code), |start, length| found.push((start / WORD, length / WORD)));
+        for_each_site(&bytes(code), |_| false, |start, length| found.push((start / WORD, length / WORD)));
         found
     }
 
@@ -186,5 +205,18 @@ mod tests {
         assert!(has_other_calls(&bytes(&[NUMBER, 0xd65f_03c0, CALL])));
         // A branch skips another call.
         assert!(has_other_calls(&bytes(&[NUMBER, 0xb400_0061, 0xd280_0728, CALL, CALL])));
+    }
+    /// A branch to a stub makes the call whose number comes before it.
+    #[test]
+    fn patched_calls() {
+        const BRANCH: u32 = 0x1400_0400;
+        let serves = |stub, next| (stub, next) == (4 + 0x1000, 8);
+        assert_eq!(branch_distance(BRANCH), Some(0x1000));
+        assert_eq!(branch_distance(0x17ff_ffff), Some(-4));
+        // mov x8, #57
+        for (number, is_unseen) in [(NUMBER, false), (0xd280_0728, true)] {
+            assert_eq!(has_calls_but(&bytes(&[number, BRANCH]), |_| false, serves), is_unseen, "{number:x}");
+        }
+        assert!(!has_calls_but(&bytes(&[NOP, BRANCH + 1]), |_| false, serves));
     }
 }

@@ -68,7 +68,7 @@ fn branch(from: usize, to: usize) -> Option<u32> {
     const B: u32 = 0x1400_0000;
     const BITS: u32 = 26;
     let words = i32::try_from(to.wrapping_sub(from) as isize >> 2).ok()?;
-    let fits = words >= -(1 << (BITS - 1)) && words < 1 << (BITS - 1);
+    let fits = (-(1 << (BITS - 1))..1 << (BITS - 1)).contains(&words);
     fits.then_some(B | words as u32 & ((1 << BITS) - 1))
 }
 

@@ -2,7 +2,7 @@
 
 use super::decode::{MOVE, has_number, is_setup};
 use super::entry::entry;
-use crate::patch::{STUB, Site};
+use crate::patch::{NEXT, STUB, Site};
 use core::arch::asm;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -30,6 +30,19 @@ pub fn changed(site: &Site) -> Range<usize> {
 pub fn changes_whole(site: &Site) -> bool {
     site.start % 8 + MOVE <= 8
 }
+
+/// The calls that stubs take whose number comes from another register: the three, and those that close or duplicate descriptors.
+const TAKEN: [u32; 9] = [
+    raw::__NR_io_uring_setup,
+    raw::__NR_io_uring_enter,
+    raw::__NR_io_uring_register,
+    raw::__NR_close,
+    raw::__NR_close_range,
+    raw::__NR_dup,
+    raw::__NR_dup2,
+    raw::__NR_dup3,
+    raw::__NR_fcntl,
+];
 
 /// Code under construction.
 struct Emitter {
@@ -59,7 +72,8 @@ fn distance(from: usize, to: usize) -> Option<i32> {
 }
 
 /// Returns the stub of a site whose bytes are `body`, for the address `address`. With a `mark`, the stub enters the engine only if the byte
-/// at `mark` is not zero, or if the call makes a ring. If the number comes from another register, other calls go back to the site.
+/// at `mark` is not zero, or if the call makes a ring. If the number comes from another register, other calls than those of [`TAKEN`] go back
+/// to the site.
 pub fn stub(site: &Site, body: &[u8], mark: Option<usize>, address: usize) -> Option<[u8; STUB]> {
     /// The length of a test of the number, which changes rcx only.
     const ASKS: usize = 6 + 2;
@@ -69,23 +83,19 @@ pub fn stub(site: &Site, body: &[u8], mark: Option<usize>, address: usize) -> Op
     let mark = mark.filter(|_| !is_setup(body));
     // The length of the test of the mark, and of the stub's own `syscall` and `jmp`.
     let own = if mark.is_some() { usize::from(LOOKS) + 7 } else { 0 };
-    let all = copied.len() + if asks { 3 * ASKS + 5 } else { 0 } + usize::from(ENTERS) + own;
-    if all > ENTRY {
+    let all = copied.len() + if asks { TAKEN.len() * ASKS + 5 } else { 0 } + usize::from(ENTERS) + own;
+    if all > NEXT {
         return None;
     }
     let mut code = Emitter { bytes: [FILL; STUB], length: 0, address };
     code.push(copied);
     if asks {
         let looks = if mark.is_some() { LOOKS } else { 0 };
-        for (index, number) in
-            [raw::__NR_io_uring_setup, raw::__NR_io_uring_enter, raw::__NR_io_uring_register]
-                .into_iter()
-                .enumerate()
-        {
+        for (index, number) in TAKEN.into_iter().enumerate() {
             code.push(&[0x8d, 0x88]); // lea -number(%rax),%ecx
             code.push(&number.wrapping_neg().to_le_bytes());
             // jrcxz, over the remaining tests and the jmp; a setup also skips the test of the mark.
-            let left = ((2 - index) * ASKS + 5) as u8;
+            let left = ((TAKEN.len() - 1 - index) * ASKS + 5) as u8;
             code.push(&[0xe3, if index == 0 { left + looks } else { left }]);
         }
         code.relative(&[0xe9], site.next - call.len())?; // jmp to the syscall

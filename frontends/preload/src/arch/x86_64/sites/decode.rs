@@ -1,21 +1,26 @@
-//! Finds call sites: `mov $425..427,%eax`, optionally straight-line code, `syscall`; or straight-line code that moves another register's
-//! value to eax as the number, if an earlier instruction has set this register to one of the numbers.
+//! Finds call sites: `mov $number,%eax`, optionally straight-line code, `syscall`; or straight-line code that moves another register's
+//! value to eax as the number, if an earlier instruction has set this register to the number of one of the three calls.
 
+use super::held;
 use super::length::{is_start, length};
+use crate::patch::is_ring_call;
 use core::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
 
 /// The length of `mov $imm32,%eax` and of a jump, in bytes.
 pub const MOVE: usize = 5;
 /// The opcode of `mov $imm32,%eax`.
 const MOVE_OPCODE: u8 = 0xb8;
+/// The opcode of a jump.
+const JUMP_OPCODE: u8 = 0xe9;
 /// The maximum number of bytes between the two instructions.
 const BETWEEN: usize = 48;
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
-/// Calls `found` with the offset and length of each site in `bytes`.
-pub fn for_each_site(bytes: &[u8], mut found: impl FnMut(usize, usize)) {
+/// Calls `found` with the offset and length of each site in `bytes` that makes one of the three calls, or has a number that `is_taken`.
+pub fn for_each_site(bytes: &[u8], is_taken: impl Fn(u32) -> bool, mut found: impl FnMut(usize, usize)) {
+    let is_taken = |number| is_ring_call(number) || is_taken(number);
     for_each_byte(bytes, MOVE_OPCODE, |start| {
-        if let Some(length) = site_at(bytes, start) {
+        if let Some(length) = site_at(bytes, start, is_taken) {
             found(start, length);
         }
     });
@@ -92,7 +97,7 @@ pub fn has_other_calls(bytes: &[u8]) -> bool {
     for_each_byte(bytes, MOVE_OPCODE, |start| {
         has |= is_number(bytes, start + 1)
             && comes_to_call(bytes, start + MOVE)
-            && site_at(bytes, start).is_none();
+            && site_at(bytes, start, is_ring_call).is_none();
     });
     // mov $imm32,%eax and %rax as in handwritten code.
     for_each_byte(bytes, 0xc7, |start| {
@@ -103,16 +108,34 @@ pub fn has_other_calls(bytes: &[u8]) -> bool {
     has
 }
 
-/// True if `bytes` contain a call whose number may be one for which `is_harmless` is false.
-pub fn has_calls_but(bytes: &[u8], is_harmless: impl Fn(u32) -> bool) -> bool {
+/// True if `bytes` contain a call whose number may be one for which `is_harmless` is false, except at sites that jump to a stub. Of each jump,
+/// `serves` is asked whether it leads to the stub of a site that ends there: both by distances from the beginning of `bytes`.
+pub fn has_calls_but(
+    bytes: &[u8],
+    is_harmless: impl Fn(u32) -> bool,
+    serves: impl Fn(isize, usize) -> bool,
+) -> bool {
     let mut has = false;
     for_each_byte(bytes, SYSCALL[0], |call| {
         has = has
             || bytes.get(call + 1) == Some(&SYSCALL[1])
                 && is_start(bytes, call)
-                && !number_before(bytes, call).is_some_and(&is_harmless);
+                && !number_before(bytes, call)
+                    .or_else(|| held::number(bytes, call))
+                    .is_some_and(&is_harmless)
+                && !is_patched(bytes, call, &serves);
     });
     has
+}
+
+/// True if one of the jumps before the `syscall` at offset `call` leads to the stub of this site.
+fn is_patched(bytes: &[u8], call: usize, serves: impl Fn(isize, usize) -> bool) -> bool {
+    let Some(last) = call.checked_sub(MOVE) else { return false };
+    (last.saturating_sub(BETWEEN)..=last).filter(|&start| bytes[start] == JUMP_OPCODE).any(|start| {
+        let distance = bytes[start + 1..start + MOVE].try_into().map(i32::from_le_bytes);
+        distance
+            .is_ok_and(|distance| serves((start + MOVE) as isize + distance as isize, call + SYSCALL.len()))
+    })
 }
 
 /// Returns the number of the `syscall` at offset `call`, if an earlier instruction moves it to eax and straight-line code follows.
@@ -158,10 +181,13 @@ fn changes_number(bytes: &[u8]) -> bool {
     }
 }
 
-/// True if the bytes at `at` are the number of one of the calls.
+/// True if the bytes at `at` are the number of one of the three calls.
 fn is_number(bytes: &[u8], at: usize) -> bool {
-    let number = bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
-    number.is_some_and(|number| (425..=427).contains(&u32::from_le_bytes(number)))
+    number_at(bytes, at).is_some_and(is_ring_call)
+}
+
+fn number_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes)
 }
 
 /// True if the instructions from `at` on reach a `syscall`, before they leave for good or set another number.
@@ -206,7 +232,7 @@ fn for_each_byte(bytes: &[u8], byte: u8, mut found: impl FnMut(usize)) {
 pub fn site_before(bytes: &[u8], next: usize) -> Option<usize> {
     let last = next.checked_sub(SYSCALL.len() + MOVE)?;
     let first = last.saturating_sub(BETWEEN);
-    let moves = (first..=last).rev().find(|&start| site_at(bytes, start) == Some(next - start));
+    let moves = (first..=last).rev().find(|&start| site_at(bytes, start, is_ring_call) == Some(next - start));
     moves.or_else(|| held_before(bytes, next - SYSCALL.len()).map(|(start, _)| start))
 }
 
@@ -216,17 +242,14 @@ pub fn is_setup(site: &[u8]) -> bool {
 }
 
 /// Returns the length of the site at `start`, or `None` if the bytes are none, or belong to other instructions.
-fn site_at(bytes: &[u8], start: usize) -> Option<usize> {
-    let length = site_length(&bytes[start..])?;
+fn site_at(bytes: &[u8], start: usize, is_taken: impl Fn(u32) -> bool) -> Option<usize> {
+    let length = site_length(&bytes[start..], is_taken)?;
     is_start(bytes, start).then_some(length)
 }
 
 /// Returns the length of the site at the beginning of `bytes`, if there is one.
-fn site_length(bytes: &[u8]) -> Option<usize> {
-    if *bytes.first()? != MOVE_OPCODE {
-        return None;
-    }
-    if !is_number(bytes, 1) {
+fn site_length(bytes: &[u8], is_taken: impl Fn(u32) -> bool) -> Option<usize> {
+    if *bytes.first()? != MOVE_OPCODE || !number_at(bytes, 1).is_some_and(is_taken) {
         return None;
     }
     let mut at = MOVE;
@@ -317,12 +340,12 @@ mod tests {
 
     #[test]
     fn direct_sites() {
-        assert_eq!(site_length(DIRECT), Some(7));
+        assert_eq!(site_length(DIRECT, is_ring_call), Some(7));
         for (number, is) in [(0xa8, false), (0xa9, true), (0xab, true), (0xac, false)] {
             let bytes = [0xb8, number, 1, 0, 0, 0x0f, 0x05];
-            assert_eq!(site_length(&bytes).is_some(), is);
+            assert_eq!(site_length(&bytes, is_ring_call).is_some(), is);
         }
-        assert_eq!(site_length(&DIRECT[..6]), None);
+        assert_eq!(site_length(&DIRECT[..6], is_ring_call), None);
     }
 
     #[test]
@@ -330,7 +353,7 @@ mod tests {
         let behind = |prefix: &[u8]| [prefix, DIRECT, &[0x90; 16]].concat();
         let sites = |code: &[u8]| {
             let mut found = 0;
-            for_each_site(code, |_, _| found += 1);
+            for_each_site(code, |_| false, |_, _| found += 1);
             (found, site_before(code, code.len() - 16).is_some())
         };
         assert_eq!(sites(&behind(&[])), (1, true));
@@ -368,7 +391,7 @@ mod tests {
             bytes.extend_from_slice(code);
             bytes.extend_from_slice(&SYSCALL);
             let expected = movable.then_some(bytes.len());
-            assert_eq!(site_length(&bytes), expected, "{code:x?}");
+            assert_eq!(site_length(&bytes, is_ring_call), expected, "{code:x?}");
         }
     }
 
@@ -380,7 +403,7 @@ mod tests {
             0x85, 0xc0,
         ];
         let mut found = Vec::new();
-        for_each_site(&setup, |start, length| found.push((start, length)));
+        for_each_site(&setup, |_| false, |start, length| found.push((start, length)));
         assert_eq!(found, [(2, 15)]);
         assert_eq!(site_before(&setup, 17), Some(2));
     }
@@ -404,7 +427,7 @@ mod tests {
     fn a_number_in_a_register() {
         let sites = |code: &[u8]| {
             let mut found = Vec::new();
-            for_each_site(code, |start, length| found.push((start, length)));
+            for_each_site(code, |_| false, |start, length| found.push((start, length)));
             found
         };
         let between = [0x90; 300];
@@ -481,7 +504,23 @@ mod tests {
         ];
         for (code, has) in cases {
             let bytes = [&[0x90; 120], &code[..], &[0x90; 32]].concat();
-            assert_eq!(has_calls_but(&bytes, |number| number == 9), has, "{code:x?}");
+            assert_eq!(has_calls_but(&bytes, |number| number == 9, |_, _| false), has, "{code:x?}");
+        }
+    }
+
+    /// Other calls are sites, too, if they are asked for; their jumps to stubs are known again, and other jumps are not.
+    #[test]
+    fn patched_calls() {
+        let code = |first: [u8; MOVE]| {
+            [&[0x90; 120], &first[..], &[0x48, 0x89, 0xf7], &SYSCALL, &[0x90; 32]].concat()
+        };
+        let close = code([0xb8, 3, 0, 0, 0]);
+        let mut found = Vec::new();
+        for_each_site(&close, |number| number == 3, |start, length| found.push((start, length)));
+        assert_eq!(found, [(120, 10)]);
+        let serves = |stub, next| (stub, next) == (120 + 5 + 0x1000, 120 + 10);
+        for (jump, is_unseen) in [([0xe9, 0, 0x10, 0, 0], false), ([0xe9, 1, 0x10, 0, 0], true)] {
+            assert_eq!(has_calls_but(&code(jump), |number| number == 9, serves), is_unseen, "{jump:x?}");
         }
     }
 
@@ -493,7 +532,7 @@ mod tests {
         bytes[65..68].copy_from_slice(&[0x45, 0x31, 0xc9]);
         bytes[68..70].copy_from_slice(&SYSCALL);
         let mut found = Vec::new();
-        for_each_site(&bytes, |start, length| found.push((start, length)));
+        for_each_site(&bytes, |_| false, |start, length| found.push((start, length)));
         assert_eq!(found, [(37, 7), (60, 10)]);
         assert_eq!(site_before(&bytes, 44), Some(37));
         assert_eq!(site_before(&bytes, 70), Some(60));

@@ -1,6 +1,7 @@
 //! Call sites: their form, and how they are patched.
 //!
-//! The instruction in front of nearly every `syscall` that enters a ring is `mov $426,%eax`: five bytes, as long as a jump. So
+//! The instruction in front of nearly every `syscall` that enters a ring, or closes a descriptor, is a `mov` of the number to eax: five bytes, as
+//! long as a jump. So
 //!
 //! ```text
 //!        mov  $426,%eax   ->       jmp  stub         stub: mov  $426,%eax
@@ -50,6 +51,7 @@
 mod code;
 mod decode;
 mod entry;
+mod held;
 mod length;
 
 pub use code::{ADDS_BESIDE_THREADS, FILL, REACH, changed, changes_whole, jump, stub, write};
