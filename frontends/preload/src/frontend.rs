@@ -125,7 +125,7 @@ impl Host for Preload {
     #[cfg(not(test))]
     fn has_seen_handovers(&self) -> bool {
         use patch::unseen::Question;
-        static HAND_OVERS: Question = Question::new(crate::interpose::hands_over);
+        static HAND_OVERS: Question = Question::new(crate::interpose::hands_over, false);
         HAND_OVERS.is_answered_yes()
     }
 

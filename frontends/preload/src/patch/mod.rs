@@ -20,7 +20,7 @@ use anyring_runtime::{arch, log};
 use core::ffi::c_ulong;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use maps::Mapping;
-pub use stubs::{NEXT, STUB, serves};
+pub use stubs::{NEXT, STUB, stub_at};
 
 /// A call site, by its addresses.
 #[derive(Clone, Copy, Debug)]

@@ -56,16 +56,17 @@ pub fn emit(site: &Site, body: &[u8], mark: Option<usize>, alone: bool) -> Optio
     written.then_some(address)
 }
 
-/// True if the address is that of the stub of a site that ends at `next`.
-pub fn serves(address: usize, next: usize) -> bool {
+/// Returns the stub at an address, if it is that of the site that ends at `next`.
+pub fn stub_at(address: usize, next: usize) -> Option<&'static [u8; STUB]> {
     let is_stub = BLOCKS.iter().any(|block| {
         let start = block.start.load(Ordering::Relaxed);
         start != 0
             && (start..start + block.used.load(Ordering::Relaxed)).contains(&address)
             && (address - start).is_multiple_of(STUB)
     });
-    // SAFETY: stubs stay mapped and readable.
-    is_stub && unsafe { *((address + NEXT) as *const usize) } == next
+    // SAFETY: stubs stay mapped, readable and as they are.
+    let stub = is_stub.then(|| unsafe { &*(address as *const [u8; STUB]) })?;
+    stub[NEXT..].starts_with(&next.to_ne_bytes()).then_some(stub)
 }
 
 /// Returns a block with room within reach of a jump from `site`, or one that is not mapped yet, and how much of it is used, in units.

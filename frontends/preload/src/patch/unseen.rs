@@ -1,7 +1,7 @@
 //! Code that makes calls by its own instructions, which interposed functions do not see.
 
 use super::maps::{self, Mapping};
-use super::{SEARCH_MAX, serves};
+use super::{SEARCH_MAX, stub_at};
 use crate::arch::sites;
 use anyring_engine::os::user;
 use anyring_interpose::{descriptors, next};
@@ -24,17 +24,19 @@ pub fn learn() {
 pub struct Question {
     /// True for the number of a call that is of concern.
     of_concern: fn(u32) -> bool,
+    /// True if stubs take all of these calls, whatever number a call turns out to have.
+    are_taken: bool,
     /// A hash of the mapped code that was examined; the lowest bit says whether the code makes such calls.
     known: AtomicUsize,
 }
 
 /// The question whether all calls are seen by which descriptors are closed or replaced.
-static CLOSES: Question = Question::new(descriptors::closes);
+static CLOSES: Question = Question::new(descriptors::closes, true);
 
 impl Question {
     /// The question about these calls.
-    pub const fn new(of_concern: fn(u32) -> bool) -> Self {
-        Self { of_concern, known: AtomicUsize::new(0) }
+    pub const fn new(of_concern: fn(u32) -> bool, are_taken: bool) -> Self {
+        Self { of_concern, are_taken, known: AtomicUsize::new(0) }
     }
 
     /// True if all calls that are of concern are seen: apart from the C library, the dynamic linker and this library, no code of a file makes
@@ -47,7 +49,7 @@ impl Question {
             return known & MAKES == 0;
         }
         let found = look(|mapping, access| {
-            let may_make = makes_calls(mapping, access, self.of_concern);
+            let may_make = self.may_be_made(mapping, access);
             if may_make {
                 log::debug!("the code at {:#x} may make any calls", mapping.start);
             }
@@ -58,6 +60,22 @@ impl Question {
             self.known.store(found, Ordering::Relaxed);
         }
         found & MAKES == 0
+    }
+
+    /// True if code in the mapping may make calls that are of concern.
+    fn may_be_made(&self, mapping: &Mapping, access: &[u8]) -> bool {
+        let length = mapping.end - mapping.start;
+        if length > SEARCH_MAX || access.contains(&b'w') {
+            return true;
+        }
+        let serves = |stub, next| {
+            let stub = mapping.start.wrapping_add_signed(stub);
+            let stub = stub_at(stub, mapping.start + next);
+            stub.is_some_and(|stub| self.are_taken || sites::knows_number(stub))
+        };
+        // Read by a guarded copy: another thread may unmap the code, and not all code is readable.
+        let bytes = user::read_many::<u8>(mapping.start as u64, length);
+        bytes.map_or(true, |bytes| sites::has_calls_but(&bytes, |number| !(self.of_concern)(number), serves))
     }
 }
 
@@ -85,7 +103,7 @@ pub fn note_search(tell: bool) {
 
 /// True if searched code, which lies at `start`, closes or duplicates descriptors at patched sites only.
 pub fn all_are_patched(code: &[u8], start: usize) -> bool {
-    let serves = |stub, next| serves(start.wrapping_add_signed(stub), start + next);
+    let serves = |stub, next| stub_at(start.wrapping_add_signed(stub), start + next).is_some();
     !sites::has_calls_but(code, |number| !descriptors::is_call(number), serves)
 }
 
@@ -110,18 +128,6 @@ fn look(makes: impl Fn(&Mapping, &[u8]) -> bool) -> usize {
         has = has || makes(mapping, access);
     });
     others & !1 | usize::from(has || !all)
-}
-
-/// True if code in the mapping may make calls that are `of_concern`.
-fn makes_calls(mapping: &Mapping, access: &[u8], of_concern: impl Fn(u32) -> bool) -> bool {
-    let length = mapping.end - mapping.start;
-    if length > SEARCH_MAX || access.contains(&b'w') {
-        return true;
-    }
-    // Read by a guarded copy: another thread may unmap the code, and not all code is readable.
-    let bytes = user::read_many::<u8>(mapping.start as u64, length);
-    let serves = |stub, next| serves(mapping.start.wrapping_add_signed(stub), mapping.start + next);
-    bytes.map_or(true, |bytes| sites::has_calls_but(&bytes, |number| !of_concern(number), serves))
 }
 
 #[cfg(test)]
@@ -157,10 +163,13 @@ mod tests {
         const READ: u32 = raw::PROT_READ | raw::PROT_EXEC;
         const PRIVATE: u32 = raw::MAP_PRIVATE;
         static ASKED: AtomicUsize = AtomicUsize::new(0);
-        let question = Question::new(|number| {
-            ASKED.fetch_add(usize::from(number == 1), Ordering::Relaxed);
-            number == 1
-        });
+        let question = Question::new(
+            |number| {
+                ASKED.fetch_add(usize::from(number == 1), Ordering::Relaxed);
+                number == 1
+            },
+            true,
+        );
         let are_seen = || question.is_answered_yes();
         learn();
         let place = map_code(&[0; 4], PAGE, 0, READ, PRIVATE);

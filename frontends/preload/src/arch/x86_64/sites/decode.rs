@@ -39,6 +39,11 @@ pub fn has_number(site: &[u8]) -> bool {
     site[0] == MOVE_OPCODE
 }
 
+/// True if a stub was made for a call whose number is in the code, not in a register.
+pub fn knows_number(stub: &[u8]) -> bool {
+    has_number(stub)
+}
+
 /// Returns where the straight-line code before the `syscall` at offset `call` begins, with an instruction that is at least as long as a
 /// jump, and the register whose value becomes the number.
 fn held_before(bytes: &[u8], call: usize) -> Option<(usize, u8)> {
