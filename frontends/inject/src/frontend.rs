@@ -108,6 +108,14 @@ impl Frontend for Injected {
         signals
     }
 
+    fn front(&self) -> Option<usize> {
+        patched::front()
+    }
+
+    fn context_in_front(&self, interrupted: &Context) -> Option<*mut Context> {
+        patched::context_in_front(interrupted)
+    }
+
     fn settle(&self, interrupted: &mut Context) {
         patched::settle(interrupted);
     }

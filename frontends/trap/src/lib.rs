@@ -43,6 +43,17 @@ pub trait Frontend: Sync {
     /// forgotten.
     fn take_kept_out(&self) -> u64;
 
+    /// The function that the kernel is to call for handlers of the program, if not [`signals::deliver`]. It goes on in that, or in
+    /// [`signals::deliver_blocked`].
+    fn front(&self) -> Option<usize> {
+        None
+    }
+
+    /// The context of the handler that has come to this instruction of [`Self::front`], if it is there.
+    fn context_in_front(&self, _interrupted: &arch::Context) -> Option<*mut arch::Context> {
+        None
+    }
+
     /// A handler of the program is about to run in the calling thread, which is not inside. It may be on its way in or out.
     fn settle(&self, _interrupted: &mut arch::Context) {}
 

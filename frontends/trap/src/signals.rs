@@ -80,8 +80,8 @@ static ENTRIES: [Entry; SIGNALS] = [const {
 static LOCK: AtomicBool = AtomicBool::new(false);
 /// The process whose actions [`ENTRIES`] describes: a child of `vfork` shares it but has its own.
 static OWNER: AtomicU32 = AtomicU32::new(0);
-/// The handler of SIGSYS.
-static TRAP: AtomicUsize = AtomicUsize::new(0);
+/// The handlers of SIGSYS, and of SIGSEGV and SIGBUS.
+pub static OTHERS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 /// Whether the program's handlers go through [`deliver`].
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 
@@ -166,7 +166,8 @@ fn fault_action(action: &Action) -> Action {
 /// The negative errno.
 pub fn install(trap: Handler) -> Result<(), isize> {
     OWNER.store(sys::process_id(), Ordering::Relaxed);
-    TRAP.store(trap as usize, Ordering::Relaxed);
+    OTHERS[0].store(trap as usize, Ordering::Relaxed);
+    OTHERS[1].store(fault as *const () as usize, Ordering::Relaxed);
     // While the trap's handler runs the engine, no signal handler may come in between; faults must.
     let flags = raw::SA_NODEFER | raw::SA_ONSTACK;
     let trap = own_action(trap, flags, ASYNCHRONOUS);
@@ -483,7 +484,7 @@ unsafe fn set_locked(signal: usize, new: Option<&Action>, old: Option<&mut Actio
         shim.mask &= !OWN;
         if new.handler > IGNORE {
             // `deliver` obeys SA_RESETHAND itself, when the handler really runs.
-            shim.handler = deliver as *const () as usize;
+            shim.handler = front();
             shim.flags &= !(raw::SA_RESETHAND as usize);
             shim.flags |= raw::SA_SIGINFO as usize;
         }
@@ -502,7 +503,7 @@ unsafe fn set_locked(signal: usize, new: Option<&Action>, old: Option<&mut Actio
         return result;
     }
     if let Some(old) = old {
-        let wrapped = kernel.handler == deliver as *const () as usize;
+        let wrapped = kernel.handler == front();
         *old = if wrapped { before } else { kernel };
     }
     result
@@ -517,11 +518,34 @@ fn follow(signal: usize, action: &Action) {
     }
 }
 
+/// The function that the kernel calls for handlers of the program.
+fn front() -> usize {
+    crate::frontend().and_then(Frontend::front).unwrap_or(deliver as *const () as usize)
+}
+
 /// In front of every handler of the program: runs it, unless the thread is inside the engine.
 ///
 /// # Safety
-/// Called by the kernel.
-unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Context) {
+/// Called by the kernel, or in its stead by [`Frontend::front`].
+pub unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Context) {
+    // SAFETY: the caller's promise.
+    unsafe { deliver_with(signal, info, context, None) };
+}
+
+/// [`deliver`], for a thread that may be inside: all signals were blocked before another one could come, and `mask` was in force until then.
+///
+/// # Safety
+/// As for [`deliver`].
+pub unsafe extern "C" fn deliver_blocked(signal: c_int, info: *mut c_void, context: *mut Context, mask: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { deliver_with(signal, info, context, Some(mask)) };
+}
+
+/// [`deliver`]; the handler runs with the mask, if one is given.
+///
+/// # Safety
+/// As for [`deliver`].
+unsafe fn deliver_with(signal: c_int, info: *mut c_void, context: *mut Context, mask: Option<u64>) {
     // SAFETY: the kernel's.
     let interrupted = unsafe { &mut *context };
     if is_inside(signal, interrupted) {
@@ -530,6 +554,9 @@ unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut Con
     }
     altstack::give_back(interrupted);
     settle(interrupted);
+    if let Some(mask) = mask {
+        sys::set_signal_mask(mask);
+    }
     let entry = &ENTRIES[signal as usize];
     let action = entry.load();
     if action.flags & raw::SA_RESETHAND as usize != 0 {
@@ -575,9 +602,14 @@ fn settle(interrupted: &mut Context) {
     }
 }
 
-/// The context below one that interrupted a handler of ours at its first instruction, as it does where several signals come at once.
+/// The context below one that interrupted a handler of ours at its first instruction, as it does where several signals come at once; or in the
+/// front end's first instructions.
 fn below(context: &Context) -> Option<*mut Context> {
-    let handlers = [deliver as *const () as usize, fault as *const () as usize, TRAP.load(Ordering::Relaxed)];
+    if let Some(outer) = crate::frontend().and_then(|frontend| frontend.context_in_front(context)) {
+        return Some(outer);
+    }
+    let [trap, fault] = OTHERS.each_ref().map(|handler| handler.load(Ordering::Relaxed));
+    let handlers = [deliver as *const () as usize, fault, trap];
     // Its context is the third argument.
     let [_, _, outer, ..] = context.arguments();
     handlers.contains(&context.instruction_pointer()).then_some(outer as *mut Context)

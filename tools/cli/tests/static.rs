@@ -47,6 +47,16 @@ fn a_stack_without_room_is_left_alone() {
     }
 }
 
+/// Wherever signals come in a call, one or two, at once or one after the other, their handlers run when the thread is outside the engine.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn signals_come_at_every_instruction() {
+    for program in builds("stepped") {
+        let (outcome, counters) = compare(&program, &NONE, true);
+        assert_eq!((outcome.code, counters.traps), (Some(0), 0), "{}", outcome.stdout);
+    }
+}
+
 /// A stack of the engine comes back, too, when handlers jump out of the way from it to the program.
 #[test]
 fn handlers_jump_out_of_one_another() {

@@ -37,7 +37,7 @@
 mod answer;
 pub mod pool;
 
-use crate::arch::site as entry;
+use crate::arch::{front, site as entry};
 use anyring_runtime::{calls, log, sys};
 use anyring_trap::arch::Context;
 pub use anyring_trap::sites::Block;
@@ -116,6 +116,16 @@ fn slot_of(interrupted: &Context) -> Option<&'static Slot> {
 /// Whether a signal came inside the engine.
 pub fn is_inside(interrupted: &Context) -> bool {
     slot_of(interrupted).is_some()
+}
+
+/// The function that the kernel is to call for handlers of the program.
+pub fn front() -> Option<usize> {
+    Some(front::address())
+}
+
+/// The context of a handler that is in the first instructions of that function.
+pub fn context_in_front(interrupted: &Context) -> Option<*mut Context> {
+    front::context_of(interrupted)
 }
 
 /// A signal was kept out; whether that is noted.

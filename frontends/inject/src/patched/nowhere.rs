@@ -17,6 +17,16 @@ pub fn is_inside(_interrupted: &Context) -> bool {
     false
 }
 
+/// The function that the kernel is to call for handlers of the program.
+pub fn front() -> Option<usize> {
+    None
+}
+
+/// The context of a handler that is in the first instructions of that function.
+pub fn context_in_front(_interrupted: &Context) -> Option<*mut Context> {
+    None
+}
+
 /// A signal was kept out; whether that is noted.
 pub fn kept_out(_signal: u64, _interrupted: &mut Context) -> bool {
     false

@@ -13,6 +13,8 @@ pub const SLEEPING: usize = 128;
 /// How many slots there are for other calls, a power of two; more of them wait.
 pub const BRIEF: usize = 32;
 const COUNT: usize = SLEEPING + BRIEF;
+/// Bytes of all slots.
+pub const POOL_BYTES: usize = COUNT * BYTES;
 /// The exponent of [`BYTES`].
 pub const SHIFT: u32 = BYTES.trailing_zeros();
 
@@ -159,8 +161,7 @@ pub fn slot_at(stack_pointer: usize) -> Option<&'static Slot> {
     // An empty stack begins where the slot ends.
     let offset = stack_pointer.wrapping_sub(1).wrapping_sub(pool);
     // SAFETY: mapped for good, and zeros are a slot.
-    (pool != 0 && offset < COUNT * BYTES)
-        .then(|| unsafe { &*((pool + (offset & !(BYTES - 1))) as *const Slot) })
+    (pool != 0 && offset < POOL_BYTES).then(|| unsafe { &*((pool + (offset & !(BYTES - 1))) as *const Slot) })
 }
 
 /// The process has forked and this is the child: no other thread has a slot.

@@ -1,5 +1,6 @@
 //! x86-64.
 
+pub mod front;
 pub mod site;
 
 use core::arch::{asm, global_asm};

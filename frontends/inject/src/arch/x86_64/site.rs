@@ -49,7 +49,7 @@ unsafe extern "C" {
 
 global_asm!(
     ".pushsection .text.anyring_inject_site,\"ax\",@progbits",
-    ".irp name, site, claim, claimed, entered, leave, restore, left, unblock, unblocked",
+    ".irp name, site, site_end, claim, claimed, entered, leave, restore, left, unblock, unblocked",
     ".globl anyring_inject_\\name",
     ".hidden anyring_inject_\\name",
     ".endr",
@@ -188,6 +188,7 @@ global_asm!(
     "mov rcx, rbx",
     "anyring_inject_unblocked:",
     "jmp anyring_inject_restore",
+    "anyring_inject_site_end:",
     ".size anyring_inject_site, . - anyring_inject_site",
     ".popsection",
     in_use = sym handlers::IN_USE,

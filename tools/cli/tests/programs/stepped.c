@@ -1,0 +1,198 @@
+/* A process makes a call for a ring, over and over; another one stops it at each instruction of the call, and sends it signals there: one, two at once, and two
+ * one after the other, whose handlers run on the stack or on an alternate one. The handlers run once each, before the call is over or right after it, and never
+ * while the thread is inside an engine, whose locks it may have. */
+#include "ring.h"
+#include <sys/ptrace.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+#include <ucontext.h>
+
+enum { CALLS_BEFORE = 20, MOST = 1 << 20, FIRST_OF_HANDLER = 48 };
+
+static struct ring ring;
+
+/* What the two processes tell one another. */
+static struct shared {
+    volatile int phase, handled[2], is_inside;
+    volatile unsigned long handler, bad;
+} *shared;
+
+extern char __executable_start[], etext[];
+
+/* Where a thread that was inside may be when its handlers run: in the program, or about to run the handler of another signal. */
+static int may_be_interrupted(unsigned long at) {
+    return (at >= (unsigned long)__executable_start && at < (unsigned long)etext) || at == shared->handler;
+}
+
+static void handle(int signal, siginfo_t *info, void *context) {
+    (void)info;
+    unsigned long at = ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
+    if (shared->is_inside && !may_be_interrupted(at))
+        shared->bad = at;
+    shared->handled[signal == SIGUSR2]++;
+    /* Waits for ever if this thread is inside. */
+    CHECK(ring_enter(ring.fd, 0, 0, IORING_ENTER_GETEVENTS) == 0);
+}
+
+static void run(int flags) {
+    stack_t alternate = {.ss_sp = malloc(1 << 16), .ss_size = 1 << 16};
+    struct sigaction action = {.sa_sigaction = handle, .sa_flags = flags | SA_SIGINFO};
+    CHECK(ring_open(&ring, 8, 0) == 0 && sigaltstack(&alternate, 0) == 0);
+    CHECK(sigaction(SIGUSR1, &action, 0) == 0 && sigaction(SIGUSR2, &action, 0) == 0);
+    CHECK(ptrace(PTRACE_TRACEME, 0, 0, 0) == 0);
+    for (int i = 0;; i++) {
+        struct io_uring_sqe *entry = ring_entry(&ring, IORING_OP_NOP, i);
+        entry->flags = 0;
+        if (i >= CALLS_BEFORE) {
+            shared->phase = 1;
+            __asm__ volatile("int3");
+        }
+        long taken = ring_enter(ring.fd, 1, 0, 0);
+        if (i >= CALLS_BEFORE) {
+            shared->phase = 2;
+            __asm__ volatile("int3");
+        }
+        CHECK(taken == 1 && ring_peek(&ring) && ring_peek(&ring)->user_data == (uint64_t)i);
+        ring_seen(&ring);
+    }
+}
+
+static pid_t child;
+static struct user_regs_struct registers;
+
+/* Goes on, with a signal; until the process stops, whose signal is returned. */
+static int go_on(int how, int signal) {
+    int status;
+    CHECK(ptrace(how, child, 0, signal) == 0 && waitpid(child, &status, 0) == child);
+    if (!WIFSTOPPED(status)) {
+        printf("the process has ended: %x\n", status);
+        fflush(stdout);
+        _exit(98);
+    }
+    CHECK(ptrace(PTRACE_GETREGS, child, 0, &registers) == 0);
+    return WSTOPSIG(status);
+}
+
+/* Goes on to the next stop that is none for a signal that is sent. */
+static void go_on_to_trap(int signal) {
+    while ((signal = go_on(PTRACE_CONT, signal)) != SIGTRAP)
+        ;
+}
+
+static unsigned long *places, first_stack;
+static long count;
+
+static int is_off_stack(void) { return labs((long)(registers.rsp - first_stack)) > 1 << 16; }
+
+/* To an instruction of a call that is about to be made, by a breakpoint before it that the call comes by once; whether it came by. */
+static int come_to(long point) {
+    long from = point;
+    for (; from > 0; from--) {
+        int times = 0;
+        for (long i = 0; i < count && times < 2; i++)
+            times += places[i] == places[from];
+        if (times == 1)
+            break;
+    }
+    if (from > 0) {
+        long word = ptrace(PTRACE_PEEKTEXT, child, places[from], 0);
+        CHECK(ptrace(PTRACE_POKETEXT, child, places[from], (word & ~0xffl) | 0xcc) == 0);
+        go_on_to_trap(0);
+        CHECK(ptrace(PTRACE_POKETEXT, child, places[from], word) == 0);
+        if (registers.rip != places[from] + 1)
+            return 0;
+        registers.rip--;
+        CHECK(ptrace(PTRACE_SETREGS, child, 0, &registers) == 0);
+    }
+    for (; from < point; from++)
+        if (go_on(PTRACE_SINGLESTEP, 0) != SIGTRAP || shared->phase != 1)
+            return 0;
+    return 1;
+}
+
+/* One call with signals; `later`: the second comes so many instructions after the first. */
+static int send(long point, int signals, int later) {
+    shared->handled[0] = shared->handled[1] = 0;
+    shared->is_inside = 0;
+    int came = come_to(point);
+    if (came) {
+        shared->is_inside = is_off_stack();
+        if (later < 0) {
+            if (signals == 2)
+                CHECK(syscall(SYS_tgkill, child, child, SIGUSR2) == 0);
+            go_on_to_trap(SIGUSR1);
+        } else {
+            go_on(PTRACE_SINGLESTEP, SIGUSR1);
+            shared->handler = registers.rip;
+            int signal = SIGTRAP;
+            for (int i = 0; i < later && signal == SIGTRAP && shared->phase == 1; i++)
+                signal = go_on(PTRACE_SINGLESTEP, 0);
+            /* Another stop comes by itself: what it is for is passed on with the second signal. */
+            CHECK(syscall(SYS_tgkill, child, child, SIGUSR2) == 0);
+            if (!(signal == SIGTRAP && shared->phase == 2))
+                go_on_to_trap(signal == SIGTRAP ? 0 : signal);
+        }
+    }
+    while (shared->phase != 2)
+        go_on_to_trap(0);
+    /* What is sent at the last instructions comes at the next call. */
+    for (int i = 0; came && i < 2 && (!shared->handled[0] || shared->handled[1] != (signals == 2)); i++)
+        go_on_to_trap(0);
+    if (shared->bad || (came && (shared->handled[0] != 1 || shared->handled[1] != (signals == 2)))) {
+        printf("at %ld of %ld, %#lx, %d signals, %d later: handlers ran %d and %d times, inside %d, wrong at %#lx\n", point, count,
+               places[point], signals, later, shared->handled[0], shared->handled[1], shared->is_inside, shared->bad);
+        fflush(stdout);
+        _exit(97);
+    }
+    /* To the beginning of the next call. */
+    while (shared->phase != 1)
+        go_on_to_trap(0);
+    return came;
+}
+
+static void step_through(const char *name, int flags) {
+    fflush(stdout);
+    memset(shared, 0, sizeof *shared);
+    child = fork();
+    CHECK(child >= 0);
+    if (!child)
+        run(flags);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFSTOPPED(status));
+    CHECK(ptrace(PTRACE_SETOPTIONS, child, 0, PTRACE_O_EXITKILL) == 0);
+    CHECK(ptrace(PTRACE_GETREGS, child, 0, &registers) == 0);
+    first_stack = registers.rsp;
+    for (count = 0; shared->phase == 1 && count < MOST; count++) {
+        places[count] = registers.rip;
+        go_on(PTRACE_SINGLESTEP, 0);
+    }
+    /* The call ends before the phase changes: the last instructions are the program's. */
+    while (shared->phase != 1)
+        go_on_to_trap(0);
+    long tried = 0, came = 0, most = atol(getenv("STEPPED_POINTS") ? getenv("STEPPED_POINTS") : "400");
+    long stride = count / most + 1;
+    for (long point = 0; point < count - 1; point++) {
+        int is_near_end = point < 150 || point > count - 250;
+        if (!is_near_end && point % stride)
+            continue;
+        for (int signals = 1; signals <= 2; signals++)
+            tried++, came += send(point, signals, -1);
+        if (point % (is_near_end ? 10 : stride * 40) == 0)
+            for (int later = 0; later < FIRST_OF_HANDLER; later++)
+                tried++, came += send(point, 2, later);
+    }
+    fprintf(stderr, "%s: %ld instructions, %ld tries, %ld came by\n", name, count, tried, came);
+    printf("%s: %s\n", name, came > tried / 2 ? "stepped through" : "most instructions were missed");
+    kill(child, SIGKILL);
+    waitpid(child, &status, 0);
+}
+
+int main(void) {
+    places = calloc(MOST, sizeof *places);
+    shared = mmap(0, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(places && shared != MAP_FAILED);
+    alarm(240);
+    step_through("on the stack", 0);
+    step_through("on an alternate one", SA_ONSTACK);
+    return 0;
+}
