@@ -283,7 +283,7 @@ impl Core {
             let outcome = self.wait_first(id).unwrap_or_else(Outcome::from);
             self.settle(id, outcome);
         } else {
-            self.issue(id);
+            self.issue_here(id);
         }
         if has_timeout
             && let Some(request) = self.requests().get(id)
@@ -315,6 +315,12 @@ impl Core {
         if self.is_foreign(id) {
             return self.send_home(id, work::Step::Issue);
         }
+        self.issue_here(id);
+    }
+
+    /// Issues a request whose credentials the calling thread has.
+    #[inline]
+    fn issue_here(&mut self, id: RequestId) {
         let op = self[id].op;
         if op.caps.has(Caps::FILE) {
             if let Err(errno) = self.file(id) {

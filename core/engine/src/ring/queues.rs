@@ -128,8 +128,8 @@ impl Core {
         self.work.push(work, at);
     }
 
-    /// Has queued work hold its files, before the lock is released: the program may close its descriptors as soon as it sees that their
-    /// SQEs were consumed.
+    /// Has queued work hold its files, before the lock is released or a CQE is posted: the program may close its descriptors as soon as it
+    /// sees that their SQEs were consumed.
     #[inline(always)]
     pub fn hold_queue(&mut self) {
         if self.work.is_exposed() {
@@ -190,29 +190,23 @@ impl Core {
         }
     }
 
-    /// Prepares for the post of a CQE, which may show the program that earlier SQEs were consumed.
-    #[inline(always)]
-    fn before_posting(&mut self) {
-        self.hold_queue();
-    }
-
     /// Posts a CQE, or keeps it if the CQ is full or earlier CQEs are kept.
     #[inline(always)]
     pub fn post(&mut self, cqe: Cqe) {
-        self.before_posting();
+        self.hold_queue();
         self.queues.cq.post(&self.queues.memory, &cqe);
     }
 
     /// Keeps a CQE as if the CQ were full.
     pub fn keep(&mut self, cqe: Cqe) {
-        self.before_posting();
+        self.hold_queue();
         self.queues.cq.keep(&self.queues.memory, cqe);
     }
 
     /// Posts a CQE if it can be visible in the CQ at once, after all CQEs before it. Returns false if not.
     #[inline]
     pub fn post_at_once(&mut self, cqe: &Cqe) -> bool {
-        self.before_posting();
+        self.hold_queue();
         self.queues.cq.post_at_once(&self.queues.memory, cqe)
     }
 
@@ -221,7 +215,7 @@ impl Core {
         if self.queues.cq.kept() == 0 {
             return;
         }
-        self.before_posting();
+        self.hold_queue();
         if self.queues.cq.flush(&self.queues.memory) {
             self.overflow_may_be_over();
         }

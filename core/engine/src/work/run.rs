@@ -50,32 +50,23 @@ impl Work {
         let lends = core.work().lends();
         let named = named(&core[id]);
         core.work_mut().begins(named);
+        let row = core.row(id);
         let request = &mut core[id];
-        request.flags.clear(Flags::HANDED_OVER);
         // The kernel would do a transfer with the credentials of the thread that submits it.
         let transfers = request.flags.has(Flags::DIRECT) && request.whose == Whose::Common;
-        let command = Command::of(request);
-        request.flags.clear(Flags::DIRECT);
-        let fd = request.file.fd();
-        let direct = (transfers && core.tries_direct(fd, command)).then_some(command);
-        let block = core.row(id).block;
+        request.flags.clear(Flags::HANDED_OVER.with(Flags::DIRECT).with(Flags::AT_DEVICE));
+        let direct = if transfers { core.direct_command(id) } else { None };
         let request = &mut core[id];
-        let is_at_device =
-            matches!(direct, Some(Command::Read | Command::Write)) && !request.flags.has(Flags::ASYNC);
-        if is_at_device {
-            request.flags.set(Flags::AT_DEVICE);
-        } else {
-            request.flags.clear(Flags::AT_DEVICE);
-        }
+        let fd = request.file.fd();
         let exposed = request.file.plain().map(|fd| Interest::new(fd, ring.number()));
         let minded = Caps::SLOW.with(Caps::HASHED).with(Caps::POSITION);
-        let far = request.op.caps.has(Caps::POSITION) && kinds::noted(fd).has(Kind::FAR);
+        let far = row.caps.has(Caps::POSITION) && kinds::noted(fd).has(Kind::FAR);
         Work {
             owner: ring,
             serial,
             id,
             sqe: request.sqe,
-            fd: request.file.fd(),
+            fd,
             named,
             handed_over: false,
             data: core::mem::take(&mut request.data),
@@ -83,14 +74,12 @@ impl Work {
             whose: request.whose,
             credentials: credentials::common(),
             step: None,
-            light: exposed.is_none() && !long && direct.is_none() && !request.op.caps.has(minded),
+            light: exposed.is_none() && !long && direct.is_none() && !row.caps.has(minded),
             exposed,
             lendable: lends && !long && !far && !transfers && can_be_lent(request),
             far,
             is_fetched: false,
-            is_cached_write: !transfers
-                && request.op.caps.has(Caps::HASHED)
-                && request.op.caps.has(Caps::POSITION),
+            is_cached_write: !transfers && row.caps.has(Caps::HASHED) && row.caps.has(Caps::POSITION),
             took_us: None,
             direct,
             is_told: false,
@@ -100,7 +89,7 @@ impl Work {
             slot: None,
             by: event::Step::ByCaller,
             thread: 0,
-            run: block.unwrap_or(|_| Err(Errno::EOPNOTSUPP)),
+            run: row.block.unwrap_or(|_| Err(Errno::EOPNOTSUPP)),
             result: Ok(0),
         }
     }
@@ -120,6 +109,21 @@ impl Work {
 }
 
 impl Core {
+    /// Returns the command of an O_DIRECT transfer, unless the kernel would wait in it.
+    #[inline(never)]
+    fn direct_command(&mut self, id: RequestId) -> Option<Command> {
+        let request = &self[id];
+        let (fd, command) = (request.file.fd(), Command::of(request));
+        if !self.tries_direct(fd, command) {
+            return None;
+        }
+        let request = &mut self[id];
+        if matches!(command, Command::Read | Command::Write) && !request.flags.has(Flags::ASYNC) {
+            request.flags.set(Flags::AT_DEVICE);
+        }
+        Some(command)
+    }
+
     /// Takes back a finished piece of work. On a ring that defers, the program's thread has to enter for it; no thread enters a closed
     /// ring.
     pub fn finish(&mut self, Piece(work): Piece) {
