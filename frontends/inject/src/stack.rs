@@ -1,4 +1,4 @@
-//! The data that the kernel put on the stack of a program that begins.
+//! The data that the kernel puts on the stack of a new program: arguments, environment and auxiliary vector.
 
 use core::ffi::c_char;
 use core::ops::Range;
@@ -27,15 +27,15 @@ struct Header {
     alignment: usize,
 }
 
-/// A program that has not begun yet.
+/// The stack of a program that has not begun yet.
 pub struct Stack {
-    /// Its environment.
+    /// The program's environment.
     pub environment: *const *const c_char,
     auxiliary: *const [usize; 2],
 }
 
 impl Stack {
-    /// Finds what lies where.
+    /// Finds the environment and the auxiliary vector.
     ///
     /// # Safety
     /// `top` must be the stack pointer that the kernel gave the program.
@@ -51,7 +51,7 @@ impl Stack {
         }
     }
 
-    /// A word that the kernel tells the program.
+    /// Returns the value of an entry of the auxiliary vector.
     fn auxiliary(&self, name: usize) -> Option<usize> {
         let mut pair = self.auxiliary;
         loop {
@@ -68,25 +68,25 @@ impl Stack {
         }
     }
 
-    /// Where the program begins.
+    /// Returns the address of the program's first instruction.
     pub fn entry(&self) -> usize {
         self.auxiliary(AT_ENTRY).unwrap_or(0)
     }
 
-    /// More features of the processor.
+    /// Returns `AT_HWCAP2`, a set of features of the processor.
     pub fn features(&self) -> usize {
         self.auxiliary(AT_HWCAP2).unwrap_or(0)
     }
 
-    /// Where its code lies.
+    /// Returns the addresses of the program's code, if they can be found.
     pub fn text(&self) -> Option<Range<usize>> {
         let table = self.auxiliary(AT_PHDR)?;
         let (size, count) = (self.auxiliary(AT_PHENT)?, self.auxiliary(AT_PHNUM)?);
         // SAFETY: the program's headers, mapped with it, as the kernel says.
         let headers = || (0..count).map(|index| unsafe { &*((table + index * size) as *const Header) });
         let code = || headers().filter(|header| header.kind == PT_LOAD && header.flags & PF_X != 0);
-        // How far the headers lie from where they were linked to; without one that says so, they lie
-        // in the first segment as in the file.
+        // The address to which the headers were linked. Without a PT_PHDR they are in the first segment, behind the ELF
+        // header, as in the file.
         let linked = match headers().find(|header| header.kind == PT_PHDR) {
             Some(itself) => itself.address,
             None => headers().find(|header| header.kind == PT_LOAD)?.address + size_of::<[u64; 8]>(),

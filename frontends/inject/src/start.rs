@@ -7,11 +7,11 @@ use anyring_runtime::{config, process, sys};
 use anyring_trap::filter::Reach;
 use anyring_trap::{exec, fork, low, trap};
 
-/// Puts the trap in place. `tracer` is a child of this process that has mapped the image and is about
-/// to end; `top` is the stack as the kernel prepared it, and `block` what the tracer has put beside the stubs of patched sites, or null.
+/// Installs the trap. `tracer` is a child of this process that has mapped the image and is about to end; `top` is the stack as the
+/// kernel prepared it; `block` is the tracer's data for patched sites, or null.
 ///
 /// # Safety
-/// Called by the entry only.
+/// Called only by the image's entry.
 pub unsafe extern "C" fn start(tracer: usize, _first: usize, top: *const usize, block: *mut Block) {
     // The program must not find a child that it did not start.
     sys::wait_for(tracer as u32);
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn start(tracer: usize, _first: usize, top: *const usize, 
         &frontend::FRONTEND,
         &frontend::HOST,
     );
-    // What the kernel is to answer goes on to it by a trap.
+    // Without the user engine, the sites make their calls themselves, and the trap passes these on to the kernel.
     if process::active() {
         // SAFETY: the tracer's, as the caller promises.
         unsafe { patched::begin(block) };

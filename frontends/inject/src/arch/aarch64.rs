@@ -1,11 +1,11 @@
-//! AArch64, as on x86-64.
+//! AArch64: the thread pointer, and the entry of the image.
 
 use core::arch::{asm, global_asm};
 
-/// Takes note of nothing: every processor has what is used here.
+/// Does nothing: on every AArch64 processor a program may read the thread pointer.
 pub fn learn(_features: usize) {}
 
-/// The calling thread's pointer; 0 where the thread has none.
+/// Returns the calling thread's thread pointer, or 0 if it has none.
 #[inline]
 pub fn thread_pointer() -> usize {
     let pointer;
@@ -14,8 +14,8 @@ pub fn thread_pointer() -> usize {
     pointer
 }
 
-// The compiler's library has a constructor that asks the C library for the features of the processor. Nobody runs constructors
-// here: atomic operations are those that every processor has.
+// The compiler's support library has a constructor that calls `getauxval` for the features of the processor. The image runs no
+// constructors, so its atomic operations use only instructions that every processor has.
 global_asm!(
     ".pushsection .text.anyring_inject_absent,\"ax\",@progbits",
     ".globl getauxval",
