@@ -1,13 +1,13 @@
-//! Room for the trap: in children of `vfork`, and beside small alternate stacks.
+//! Stacks for the trap: alternate stacks for children of `vfork`, and stacks for the engine beside small alternate stacks.
 //!
-//! A child of `vfork` may run on a stack of a few KiB (musl gives `posix_spawn`'s less than 6), which a
-//! signal frame with large vector registers fills alone. An alternate stack of its parent's thread is
-//! the child's too. So a thread that has none gets one, for good, when it makes such a child.
+//! A child of `vfork` may run on a stack of a few KiB (musl gives the child of `posix_spawn` less than 6), which a signal frame
+//! with large vector registers fills by itself. The child has the alternate stack of its parent's thread. So a thread without an
+//! alternate stack gets one, permanently, when it makes such a child.
 //!
-//! A thread whose alternate stack is small (Rust's standard library gives 8 KiB), or mostly used by a handler of the program,
-//! traps there, but the engine runs on a stack of ours. Meanwhile the thread has another alternate stack, of ours too, for the
-//! frame of another signal would overwrite that of the trap. The return from the trap gives it back its own; where a handler
-//! that came in the trap jumps out instead, the next trap or handler does.
+//! If a thread's alternate stack is small (Rust's standard library gives 8 KiB), or mostly used by a handler of the program, the
+//! trap's frame is on it, but the engine runs on a stack of anyring's. Meanwhile the thread has a temporary alternate stack, also
+//! anyring's: otherwise the frame of another signal would overwrite the trap's frame. The return from the trap restores the
+//! thread's own alternate stack. If a handler that interrupted the trap jumps out of it, the next trap or handler restores it.
 
 use crate::arch::{self, AlternateStack, Context};
 use crate::signals;
@@ -18,21 +18,21 @@ use linux_raw_sys::general as raw;
 
 const BYTES: usize = 64 << 10;
 
-/// The room that another signal frame and the engine may need. Go's stacks for handlers have more.
+/// Bytes that another signal frame and the engine may need. Go's signal stacks are larger.
 const ENOUGH: usize = 24 << 10;
 
-/// A stack for the engine, and behind it the alternate one that the thread has meanwhile.
+/// Bytes of a stack for the engine, and of the temporary alternate stack behind it.
 const PAIR_BYTES: usize = 2 * BYTES;
-/// The length of that one: of no program's, so that most traps need not look whose it is.
+/// Length of a temporary alternate stack. No program's stack has this length, so most traps need not search for the owner.
 const MEANWHILE_BYTES: usize = BYTES - 64;
 
-/// A stack, and the thread that has it.
+/// A stack of anyring's, and the thread that uses it.
 struct Provided {
     thread_id: AtomicU32,
     address: AtomicUsize,
-    /// The thread's own alternate stack, while the engine runs here, or until it has that back.
+    /// The thread's own alternate stack (address, flags, length), until the thread gets it back.
     replaced: [AtomicUsize; 3],
-    /// The stack is in use, or somebody has jumped out of it.
+    /// True while the engine runs on the stack, and after a handler has jumped out of it.
     used: AtomicBool,
 }
 
@@ -49,9 +49,9 @@ impl Provided {
 
 type Stacks = [Provided; 256];
 
-/// Alternate stacks.
+/// Permanent alternate stacks.
 static ALTERNATE: Stacks = [const { Provided::none() }; 256];
-/// Stacks for the engine.
+/// Stacks for the engine, each with a temporary alternate stack.
 static APART: Stacks = [const { Provided::none() }; 256];
 
 /// True if the handler runs on an alternate stack of which too little is left for the engine.
@@ -62,11 +62,11 @@ pub fn is_small(interrupted: &mut Context) -> bool {
     left < stack.bytes && left < ENOUGH
 }
 
-/// Does `work`, in a handler that runs on the alternate stack `own`, on a stack of ours; whether one could be had. A handler of
-/// the program may jump out of it.
+/// Runs `work` on a stack of anyring's, in a handler that runs on the alternate stack `own`; returns false if there is no memory.
+/// A handler of the program may jump out of `work`.
 pub fn apart<W: FnMut()>(own: AlternateStack, mut work: W) -> bool {
     let provided = take(&APART, sys::thread_id(), PAIR_BYTES);
-    // Where a handler that came in `work` has set an alternate stack and traps on it, the frames below it are still needed.
+    // A handler that interrupts `work` may set an alternate stack and trap on it: then the frames on this stack are still needed.
     let provided = provided.filter(|provided| !provided.used.swap(true, Ordering::Relaxed));
     let Some(address) = provided.map_or_else(
         || map(PAIR_BYTES),
@@ -80,43 +80,43 @@ pub fn apart<W: FnMut()>(own: AlternateStack, mut work: W) -> bool {
     };
     let mut begun = Begun { work: &mut work, meanwhile: address + BYTES };
     let argument = (&raw mut begun).cast();
-    // SAFETY: a stack that no other thread has, and that nobody is on: `used` says so.
+    // SAFETY: no other thread has this stack, and it holds no frames: `used` was false, or it is new.
     unsafe { arch::anyring_trap_on_stack(address + BYTES, enter::<W>, argument) };
     match provided {
         Some(provided) => provided.used.store(false, Ordering::Relaxed),
         None => {
-            // SAFETY: nobody is on it any more; the thread is not on the alternate one behind it, which the return from the
-            // trap replaces.
+            // SAFETY: the stack holds no frames any more; the thread does not run on the alternate stack behind it, which the
+            // return from the trap replaces.
             unsafe { sys::unmap(address, PAIR_BYTES) };
         }
     }
     true
 }
 
-/// The work that is done on the other stack.
+/// The argument of [`enter`]: the work to do on the other stack.
 struct Begun<'a, W> {
     work: &'a mut W,
-    /// The lowest address of the alternate stack that the thread has meanwhile.
+    /// The lowest address of the temporary alternate stack.
     meanwhile: usize,
 }
 
-/// Begins on the other stack.
+/// Sets the temporary alternate stack and does the work; runs on the other stack.
 extern "C" fn enter<W: FnMut()>(begun: *mut c_void) {
-    // SAFETY: of this type, and who had it waits.
+    // SAFETY: a pointer to this type, from `apart`, which does not use it meanwhile.
     let begun = unsafe { &mut *begun.cast::<Begun<W>>() };
     let mut meanwhile = AlternateStack { address: begun.meanwhile, flags: 0, bytes: MEANWHILE_BYTES };
-    // The thread is on no alternate stack any more, and nobody is on this one.
+    // The kernel allows the change: the thread has left its alternate stack. The temporary one holds no frames.
     set((&raw mut meanwhile).cast());
     (begun.work)();
 }
 
-/// Gives the thread an alternate stack.
+/// Sets the thread's alternate stack.
 extern "C" fn set(stack: *mut c_void) {
     // SAFETY: reads the structure.
     unsafe { syscall(raw::__NR_sigaltstack as usize, [stack.addr(), 0, 0, 0, 0, 0]) };
 }
 
-/// The thread traps, or begins a handler. Where it has jumped out of a trap before, it gets its own alternate stack back.
+/// Restores the thread's own alternate stack if the thread has jumped out of a trap. Called when a thread traps or begins a handler.
 pub fn give_back(interrupted: &mut Context) {
     if interrupted.alternate_stack().bytes == MEANWHILE_BYTES {
         give_back_meanwhile(interrupted);
@@ -132,24 +132,24 @@ fn give_back_meanwhile(interrupted: &mut Context) {
             && provided.address.load(Ordering::Relaxed) + BYTES == meanwhile
     };
     let Some(provided) = APART.iter().find(is_own).filter(|_| signals::is_owner()) else { return };
-    // In a handler that came in the trap, on one stack or the other.
+    // The interrupted code is the trap, or a handler that interrupted it: the stacks are in use.
     let [_, stack, ..] = interrupted.pointers();
     if (meanwhile - BYTES..meanwhile + BYTES).contains(&stack) {
         return;
     }
     let [address, flags, bytes] = provided.replaced.each_ref().map(|word| word.load(Ordering::Relaxed));
     let mut own = AlternateStack { address, flags: flags as u32, bytes };
-    // The return from the trap sets it, too, but some kernels refuse that to a handler that is on the one before.
-    // SAFETY: nobody is on the stack that ends where the thread's alternate one begins.
+    // The return from the trap sets the alternate stack, too, but some kernels refuse that while the handler is on the previous one.
+    // SAFETY: the engine's stack, which ends at this address, holds no frames.
     unsafe { arch::anyring_trap_on_stack(meanwhile, set, (&raw mut own).cast()) };
     *interrupted.alternate_stack() = own;
     provided.used.store(false, Ordering::Relaxed);
 }
 
-/// Gives the thread an alternate stack if it has none. It is set when the handler returns.
+/// Gives the thread an alternate stack if it has none. The return from the handler sets it.
 pub fn provide(interrupted: &mut Context) {
     let stack = interrupted.alternate_stack();
-    // Where there never was one, the kernel does not say that it is disabled.
+    // If the thread never had an alternate stack, the kernel does not show `SS_DISABLE`.
     if stack.flags & raw::SS_DISABLE == 0 && stack.bytes != 0 {
         return;
     }
@@ -157,9 +157,9 @@ pub fn provide(interrupted: &mut Context) {
     *stack = AlternateStack { address: provided.address.load(Ordering::Relaxed), flags: 0, bytes: BYTES };
 }
 
-/// A stack for a thread, of so many bytes: its own from before, that of one that has ended, or a new one.
+/// Returns a stack of `bytes` for a thread: the one that it had before, that of a thread that has ended, or a new one.
 fn take(stacks: &'static Stacks, thread_id: u32, bytes: usize) -> Option<&'static Provided> {
-    // A child that shares this memory cannot tell whose threads live.
+    // A child of `vfork`, which shares this memory, cannot check which of its parent's threads live.
     if !signals::is_owner() {
         return None;
     }
@@ -174,7 +174,7 @@ fn take(stacks: &'static Stacks, thread_id: u32, bytes: usize) -> Option<&'stati
                     .compare_exchange(owner, thread_id, Ordering::Relaxed, Ordering::Relaxed)
                     .is_ok()
         })?;
-        // It may have ended behind a jump.
+        // The thread that ended may have jumped out of it.
         stack.used.store(false, Ordering::Relaxed);
         Some(stack)
     })?;
@@ -184,7 +184,7 @@ fn take(stacks: &'static Stacks, thread_id: u32, bytes: usize) -> Option<&'stati
     Some(stack)
 }
 
-/// Maps a stack.
+/// Maps a stack; returns its lowest address.
 fn map(bytes: usize) -> Option<usize> {
     let flags = raw::MAP_NORESERVE | raw::MAP_STACK;
     // SAFETY: new memory, wherever the kernel likes.

@@ -1,11 +1,10 @@
-//! Calls that close or replace descriptors, as the trap sees them in a static program: those of the engine's own are none of the
-//! program's.
+//! Trapped calls of a static program that close or replace descriptors: the engine's descriptors do not belong to the program.
 
 use crate::stub;
 use anyring_runtime::descriptors as own;
 use linux_raw_sys::general as raw;
 
-/// Makes such a call for the program, as far as it is about descriptors of its own.
+/// Makes such a call for the program, and leaves out the engine's descriptors.
 ///
 /// # Safety
 /// The program made the call.

@@ -1,15 +1,15 @@
-//! Programs that this one starts: the filter outlives `exec`, so the engine should too.
+//! Programs that this process executes: the filter stays across `exec`, so the engine must come into them, too.
 //!
-//! A program that starts another with an environment of its own making would start it under the
-//! filter but without the library, and its first `io_uring` call would end it. So the variables that
-//! matter are put back into every environment. The program may still set them to what it likes.
+//! If a program executes another one with an environment that lacks anyring's variables, the other runs under the filter but
+//! without the library, and its first `io_uring` call kills it. So the missing variables are put back into every
+//! environment. The program may still give them other values.
 //!
-//! A static program loads no library: in its place the `anyring` command is started, which executes
-//! it in its own process and brings the engine into it before its first instruction.
+//! A static program loads no library: the command `anyring` is executed in its place, which then executes the program in the
+//! same process, and brings the engine into it before its first instruction.
 //!
-//! Where the program will not find the library by its path, it gets a copy by a descriptor ([`library`]).
+//! If a program will not find the library by its path, it gets a copy by a descriptor ([`library`]).
 //!
-//! What that does not reach: programs that gain privileges, and other roots without `/proc`.
+//! Out of reach are programs that gain privileges, and programs in other roots without `/proc`.
 
 use crate::library::{self, Path, descriptor_path};
 use crate::program::{self, Kind};
@@ -27,7 +27,7 @@ use linux_raw_sys::general as raw;
 /// A list of strings that ends with null.
 pub type Strings = *const *const c_char;
 
-/// The kept assignments, as this process found them at its start.
+/// The assignments to [`NAMES`] in the environment of this process at its start.
 static KEPT: [AtomicPtr<c_char>; NAMES.len()] = [const { AtomicPtr::new(null_mut()) }; NAMES.len()];
 const NAMES: [&[u8]; 9] = [
     b"LD_PRELOAD=",
@@ -44,7 +44,7 @@ const SANITIZED: &[u8] = b"ASAN_OPTIONS=";
 const PRELOAD: usize = 0;
 const COMMAND: usize = 4;
 
-/// Notes what is to be kept.
+/// Keeps copies of anyring's assignments, and the library that they preload.
 ///
 /// # Safety
 /// `environment` must be null or a list of strings that stay, as `environ` is at the start.
@@ -62,32 +62,32 @@ pub unsafe fn remember(environment: Strings) {
     }
 }
 
-/// A copy that stays: the program may overwrite its environment's strings (`setproctitle` does).
+/// Makes a copy that is never freed: the program may overwrite its environment's strings (`setproctitle` does).
 fn copy(entry: &CStr) -> *mut c_char {
     let bytes: Vec<u8> = entry.to_bytes_with_nul().to_vec();
     bytes.leak().as_mut_ptr().cast()
 }
 
-/// One of the kept assignments.
+/// Returns the kept assignment to the variable `NAMES[index]`.
 fn kept(index: usize) -> Option<&'static CStr> {
     let kept = KEPT[index].load(Ordering::Acquire);
     // SAFETY: `copy` made it, for good.
     (!kept.is_null()).then(|| unsafe { CStr::from_ptr(kept) })
 }
 
-/// The program to execute: what the program named, or something in its place.
+/// The arguments of a call that executes a program: as the calling program gave them, or replaced.
 pub struct Plan {
-    /// The file.
+    /// The path of the file to execute.
     pub path: *const c_char,
-    /// Its arguments.
+    /// The executed program's arguments.
     pub arguments: Strings,
-    /// Its environment.
+    /// The executed program's environment.
     pub environment: Strings,
-    /// Whether another file stands in for the one that was named.
+    /// True if the command `anyring` is executed in place of the file that was named.
     pub replaced: bool,
-    /// The descriptor by which the program gets the library, if it does by one.
+    /// The descriptor by which the program gets the library, if `LD_PRELOAD` names one.
     pub descriptor: Option<i32>,
-    // What the pointers above name, where it was made here.
+    // The memory that the pointers above point to, if it was allocated here.
     _path: Vec<u8>,
     _found: Vec<u8>,
     _arguments: Vec<*const c_char>,
@@ -98,7 +98,7 @@ pub struct Plan {
     _file: Option<Inherited>,
 }
 
-/// A descriptor for a program that is about to be executed. Closed in the end, where that fails or another process has executed it.
+/// A descriptor for a program that is about to be executed. Dropped if the execution fails or another process has executed it.
 struct Inherited(i32);
 
 impl Drop for Inherited {
@@ -108,7 +108,7 @@ impl Drop for Inherited {
 }
 
 impl Plan {
-    /// The plan where the program asks for `path`.
+    /// Returns the plan for a program that asks to execute `path`.
     ///
     /// # Safety
     /// `path` must live as long as the plan if it is a string; so must `arguments` and `environment`, which must be null or
@@ -129,8 +129,8 @@ impl Plan {
             _library: None,
             _file: None,
         };
-        // A filter of the program's own may end it for every call that the program does not make itself. The kernel says best what is
-        // wrong with a path that is no string.
+        // A filter of the program's own may kill it for each system call that anyring adds. The errno for a path that is no string is
+        // the kernel's affair.
         if !trap::installed() || log::is_filtered() || !sys::is_string(path.cast()) {
             return plan;
         }
@@ -148,7 +148,7 @@ impl Plan {
         self._found = path.unwrap_or_default();
     }
 
-    /// The memory of what the plan names, which stays where it is. A descriptor stays the plan's: those of a child are its own.
+    /// Moves the plan's memory into another plan; addresses stay valid. Descriptors stay in this one: a child of `vfork` has its own.
     pub fn take_memory(&mut self) -> Self {
         Self {
             path: self.path,
@@ -167,7 +167,7 @@ impl Plan {
         }
     }
 
-    /// The plan for a path below `directory`, or for the file behind that descriptor itself, as `execveat` takes them.
+    /// Returns the plan for `execveat`: for a path below `directory`, or for that descriptor's file itself.
     ///
     /// # Safety
     /// As for [`Plan::new`].
@@ -189,7 +189,7 @@ impl Plan {
             // SAFETY: the caller's promise.
             return unsafe { Self::new(path, arguments, environment) };
         }
-        // The command finds it by its number, if that is still there.
+        // The command `anyring` finds the directory by its number, if the descriptor stays open across `exec`.
         let mut found = Vec::new();
         if sys::survives_exec(directory) {
             found = descriptor_path(directory as u32);
@@ -200,7 +200,7 @@ impl Plan {
             found.push(0);
         }
         let substitute = if found.is_empty() { c"".as_ptr() } else { found.as_ptr().cast() };
-        // SAFETY: the caller's promise; the path goes along with the plan.
+        // SAFETY: the caller's promise; the plan keeps the path.
         let mut plan = unsafe { Self::new(substitute, arguments, environment) };
         plan._path = found;
         if !plan.replaced {
@@ -209,7 +209,7 @@ impl Plan {
         plan
     }
 
-    /// Lets the `anyring` command stand in for a static program.
+    /// Replaces a static program by the command `anyring`, which executes it.
     ///
     /// # Safety
     /// As for [`Plan::new`].
@@ -221,7 +221,7 @@ impl Plan {
         if kind != Ok(Kind::Static) || !sys::is_executable(path.as_ptr().cast()) {
             return;
         }
-        // Below `/proc/self`, the command would find itself.
+        // A path below `/proc/self` would lead the command to itself.
         if path.to_bytes().starts_with(b"/proc/") && !descriptor_survives(path) {
             let (found, file) = match target(path) {
                 Some(target) => (Some(target), None),
@@ -247,7 +247,7 @@ impl Plan {
         self.replaced = true;
     }
 
-    /// Puts back what the environment lacks.
+    /// Puts back the assignments that the environment lacks.
     ///
     /// # Safety
     /// As for [`Plan::new`].
@@ -284,15 +284,15 @@ impl Plan {
         self.environment = list.as_ptr();
     }
 
-    /// The replacement of the entry that preloads libraries, `given` or missing; `None` where it is to stay. It
-    /// is empty where nothing is to be preloaded.
+    /// Returns the new `LD_PRELOAD` entry for an environment with the entry `given`, if any; `None` if the entry can stay. The new
+    /// entry is empty if nothing is to be preloaded.
     fn preload_entry(&mut self, given: Option<&CStr>) -> Option<Vec<u8>> {
         let kept = kept(PRELOAD)?;
         let prefix = NAMES[PRELOAD];
         let libraries = |entry: &CStr| entry.to_bytes()[prefix.len()..].to_vec();
         let mut list = given.map_or_else(|| libraries(kept), libraries);
         let mut changed = given.is_none();
-        // A list of the program's own making goes behind what we were preloaded with.
+        // The program's own list goes behind the kept one, by which this process was preloaded.
         if library::listed(&list).is_none() {
             let mut merged = libraries(kept);
             merged.push(b':');
@@ -301,8 +301,8 @@ impl Plan {
             changed = true;
         }
         let path = Path::of(library::listed(&list)?);
-        // What does not exist is not executed: a shell may look for it in many places.
-        // SAFETY: a string, as `new` has seen. An empty one is a descriptor's.
+        // No copy is made for a file that does not exist: a shell may try many paths.
+        // SAFETY: a string, as `new` has checked. An empty path stands for a descriptor's file.
         let exists = || unsafe { *self.path } == 0 || sys::is_executable(self.path.cast());
         if !library::is_reachable(&path) && exists() {
             self._library = library::Copy::new();
@@ -321,9 +321,9 @@ impl Plan {
     }
 }
 
-/// A command for a shell that is started with `environment` by a function that takes none (`system`, `popen`), where that lacks
-/// something or the shell is static: a shell with all of it takes the first one's place, for the programs that a shell without
-/// the engine starts may have none either. And what must live until the shell runs. `None` where nothing is missing.
+/// Returns a replacement for a `command` that `system` or `popen` passes to a shell, if `environment` lacks assignments or the shell is
+/// static, and the plan, which must live until the shell runs; `None` if nothing is missing. The replacement executes a second shell
+/// with the engine: a shell without the engine may start programs without it.
 ///
 /// # Safety
 /// `environment` must be null or a list of strings.
@@ -352,7 +352,7 @@ pub unsafe fn shell_command(command: &CStr, environment: Strings) -> Option<(Vec
         quote(word.to_bytes(), &mut whole);
     }
     whole.push(0);
-    // Too long where the command itself almost is: its own programs have the engine, those that they start perhaps not.
+    // Too long, because `command` almost is: without the second shell, programs started by the command's programs may lack the engine.
     if whole.len() > LONGEST_ARGUMENT {
         whole = assigned;
         whole.extend_from_slice(command.to_bytes_with_nul());
@@ -360,10 +360,10 @@ pub unsafe fn shell_command(command: &CStr, environment: Strings) -> Option<(Vec
     (whole.len() <= LONGEST_ARGUMENT).then_some((whole, plan))
 }
 
-/// The most bytes that the kernel takes for one argument (`MAX_ARG_STRLEN`), with the zero.
+/// The most bytes that the kernel accepts for one argument (`MAX_ARG_STRLEN`), with the terminating zero.
 const LONGEST_ARGUMENT: usize = 128 << 10;
 
-/// One word for a shell.
+/// Appends `word` to `quoted`, quoted for a shell.
 fn quote(word: &[u8], quoted: &mut Vec<u8>) {
     quoted.push(b'\'');
     for &byte in word {
@@ -375,7 +375,7 @@ fn quote(word: &[u8], quoted: &mut Vec<u8>) {
     quoted.push(b'\'');
 }
 
-/// The entry of the address sanitizer's options, with leave for our library to come first; `None` where it speaks of that.
+/// Returns the entry of the address sanitizer's options that allows our library to be first; `None` if they set that option already.
 fn any_order(given: Option<&CStr>) -> Option<Vec<u8>> {
     let options = given.map_or(b"".as_slice(), |given| &given.to_bytes()[SANITIZED.len()..]);
     let options = program::with_any_order(options)?;
@@ -385,7 +385,7 @@ fn any_order(given: Option<&CStr>) -> Option<Vec<u8>> {
     Some(entry)
 }
 
-/// A list of libraries with another path, or none, in the place of one.
+/// Returns a list of libraries with `substitute` in the place of `path`, or without it.
 fn replace(list: &[u8], path: &[u8], substitute: Option<&[u8]>) -> Vec<u8> {
     let mut replaced = Vec::new();
     for entry in list.split(|&byte| matches!(byte, b' ' | b':')) {
@@ -398,11 +398,11 @@ fn replace(list: &[u8], path: &[u8], substitute: Option<&[u8]>) -> Vec<u8> {
     replaced
 }
 
-/// Where a symbolic link leads, if that is a path to a program.
+/// Returns the target of a symbolic link, if that is the path of an executable file.
 fn target(link: &CStr) -> Option<Vec<u8>> {
     let mut path = alloc::vec![0; 4096];
     let length = usize::try_from(sys::read_link(link, &mut path)).ok()?;
-    // It must end with a zero.
+    // There must be room for the terminating zero.
     if length >= path.len() || !sys::is_executable(path.as_ptr()) {
         return None;
     }
@@ -410,7 +410,7 @@ fn target(link: &CStr) -> Option<Vec<u8>> {
     Some(path)
 }
 
-/// The path of a descriptor that the command will have, for a file that has none of its own any more.
+/// Opens a file that has no path of its own any more, for the command; returns the descriptor and its path.
 fn descriptor_of(path: &CStr) -> Option<(Vec<u8>, Inherited)> {
     // SAFETY: the path ends with zero.
     let fd = unsafe { sys::open(path.as_ptr().cast(), raw::O_RDONLY | raw::O_NONBLOCK, 0) };
@@ -424,12 +424,12 @@ fn descriptor_of(path: &CStr) -> Option<(Vec<u8>, Inherited)> {
     Some((path, Inherited(inherited)))
 }
 
-/// Whether a path names a descriptor that the command will have too.
+/// True if a path names a descriptor that the command will have, too.
 fn descriptor_survives(path: &CStr) -> bool {
     library::descriptor(path).is_some_and(sys::survives_exec)
 }
 
-/// The file that `execvp` would execute for a name without a slash, as a string.
+/// Returns the path that `execvp` would execute for a name without a slash, with a terminating zero.
 ///
 /// # Safety
 /// `environment` must be null or a list of strings.
@@ -447,15 +447,14 @@ pub unsafe fn search(name: &CStr, environment: Strings) -> Option<Vec<u8>> {
     })
 }
 
-/// `execve` or `execveat`, as the trap saw it; returns only on failure. `mask` is the mask of signals
-/// that the program goes on with.
+/// Makes a trapped `execve` or `execveat`; returns only on failure. `mask` is the signal mask with which the program continues.
 ///
 /// # Safety
 /// Called in the trap's handler for a call that the program made.
 pub unsafe fn trapped(number: usize, a: [usize; 6], mask: u64) -> isize {
     let at = number == raw::__NR_execveat as usize;
     let (path, lists) = if at { (a[1], [a[2], a[3]]) } else { (a[0], [a[1], a[2]]) };
-    // What cannot be read, the kernel answers best.
+    // If an argument cannot be read, the kernel returns the right errno.
     if !is_string(path) || !lists.iter().all(|&list| is_list(list)) {
         // SAFETY: the program's own call.
         return unsafe { stub::syscall(number, a) };
@@ -463,7 +462,7 @@ pub unsafe fn trapped(number: usize, a: [usize; 6], mask: u64) -> isize {
     let (path, [arguments, environment]) = (path as *const c_char, lists.map(|list| list as Strings));
     let directory = if at { a[0] as i32 } else { raw::AT_FDCWD };
     let flags = if at { a[4] as u32 } else { 0 };
-    // SAFETY: all strings were just read; the program promised that they are.
+    // SAFETY: all strings were just read; by its call, the program promises that they are strings.
     let plan = unsafe { Plan::at(directory, path, arguments, environment, flags) };
     let (path, arguments, environment) = (plan.path.addr(), plan.arguments.addr(), plan.environment.addr());
     let (number, a) = if at && !plan.replaced {
@@ -479,7 +478,7 @@ pub unsafe fn trapped(number: usize, a: [usize; 6], mask: u64) -> isize {
     result
 }
 
-/// Whether a list, and each string of it, can be read.
+/// True if a list, and each string of it, can be read.
 fn is_list(list: usize) -> bool {
     if list == 0 {
         return true;
@@ -494,7 +493,7 @@ fn is_list(list: usize) -> bool {
     false
 }
 
-/// Whether a string can be read.
+/// True if a string can be read.
 fn is_string(mut address: usize) -> bool {
     const PIECE: usize = 64;
     loop {

@@ -1,28 +1,28 @@
 //! The seccomp filter that makes `io_uring` calls trap.
 //!
-//! Decided by call number first, so that the kernel's cache of always-allowed calls keeps all but
-//! a few calls at no cost:
+//! The filter looks at the call number first, so that all but a few calls are in the kernel's cache of
+//! always-allowed calls and cost nothing:
 //!
 //! - `io_uring_setup`, `_enter`, `_register`: trapped, unless made from our stub page. In a process
 //!   whose program is position-independent, calls from the lowest 4 GiB pass: only a fixed-address
-//!   program that replaces this one by `exec` can make them, and if it is static it loads no
-//!   preload and a trap would kill it.
-//! - `mmap` with the offset `IORING_OFF_CQ_RING`: trapped (a memfd has its CQ at offset 0), where it is shared and
-//!   may be written. Large files are mapped at this offset, too, in programs that have no handler.
-//! - `rt_sigaction` that would replace our SIGSYS action: answered 0 and not done. It cannot be
+//!   program that replaces this one by `exec` can make them; if that program is static, it loads no
+//!   library and a trap would kill it.
+//! - `mmap` with the offset `IORING_OFF_CQ_RING`: trapped if the mapping is shared and writable, because the user engine's ring
+//!   memory has the CQ at offset 0. Other mappings pass: programs without a handler map large files at this offset, too.
+//! - `rt_sigaction` that would replace our SIGSYS action: returns 0 and does nothing. It cannot be
 //!   trapped: `posix_spawn` resets every action in its child with all signals blocked, and a trap
-//!   with SIGSYS blocked kills. By the same call a process is told which filters it has ([`Question`]).
+//!   with SIGSYS blocked kills. A process uses the same call to ask which filters it has ([`Question`]).
 //!
-//! A static program has no C library whose functions could be interposed. For one, these trap too
-//! where its own text makes them, and only there: [`crate::trap`] says why each. The text's addresses
-//! tell it from its children, whose libraries may set up signals before ours is there to answer. What closes or
-//! replaces descriptors traps there, too, where the number may be one of the engine's own.
+//! A static program has no C library whose functions could be interposed. So if its own text makes them, calls that concern
+//! signals, processes and credentials trap, too ([`crate::trap`] lists them), and calls that close or replace descriptors, if
+//! the number may be one of the engine's. Calls from other addresses pass: in a program that this one executes, libraries may
+//! set up signals before ours is there to answer.
 //!
-//! Where a filter is, the kernel refuses the strict mode of seccomp, and a program that does not look would go on unconfined. Whoever
-//! asks for that mode is ended.
+//! Under a filter, the kernel refuses seccomp's strict mode, and a program that does not check this would continue unconfined. So
+//! the filter kills a process that asks for that mode.
 //!
-//! A filter is for life and outlives `exec`; so that chains of programs do not pile them up,
-//! [`crate::trap`] installs one only where calls do not trap already.
+//! A filter cannot be removed, and stays across `exec`. So that chains of programs do not pile up filters,
+//! [`crate::trap`] installs one only if calls do not trap already.
 
 use crate::arch::{AUDIT_ARCH, FORKS};
 use crate::{low, stub};
@@ -84,28 +84,28 @@ const fn argument_high(index: u32) -> u32 {
 /// The code whose calls a filter traps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reach {
-    /// Ring calls from the lowest 4 GiB too.
+    /// True if ring calls from the lowest 4 GiB trap, too.
     pub low: bool,
-    /// The text of a static program.
+    /// The text of a static program, whose other calls trap, too.
     pub text: Option<Range<usize>>,
 }
 
-/// The questions to the filters of this process, asked without a trap, for debuggers stop at one. The kernel knows no sets of
-/// this many bytes: without such a filter, `rt_sigaction` is `EINVAL`.
+/// A question to the filters of this process, asked by `rt_sigaction` with this number as the size of a signal set. A filter answers
+/// with 0; without it, the kernel returns `EINVAL`. Nothing traps, because debuggers stop at a trap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
     /// Asks whether the three calls trap.
     Ring = 0x616e_7931,
     /// Asks whether the three calls trap in low memory, too.
     Low,
-    /// Asks whether what a static program's text is watched for traps in all of low memory.
+    /// Asks whether the calls that trap in a static program's text trap in all of low memory.
     LowText,
     /// Asks whether the three calls trap in the text of a program that a front end is linked into.
     Within,
 }
 
 impl Question {
-    /// Whether a filter says so.
+    /// True if a filter answers yes.
     pub fn is_answered(self) -> bool {
         let arguments = [raw::SIGSYS as usize, 0, 0, self as usize, 0, 0];
         // SAFETY: changes nothing and reads nothing.
@@ -113,11 +113,11 @@ impl Question {
     }
 }
 
-/// Whether filters of this process reach as far.
+/// True if the filters of this process have at least this reach.
 pub fn is_in_force(reach: &Reach) -> bool {
     let in_text = match &reach.text {
         None => true,
-        // Nobody has a filter for the text of another program.
+        // An inherited filter for text at other addresses is of no use.
         Some(text) => *text == low::RANGE && Question::LowText.is_answered(),
     };
     Question::Ring.is_answered() && (!reach.low || Question::Low.is_answered()) && in_text
@@ -192,7 +192,7 @@ impl Assembler {
         self.jump(JUMP_IF_EQUAL, value, yes, no);
     }
 
-    /// Resolves the jumps to `label` that are open; it may be used anew from here.
+    /// Resolves the open jumps to `label`, which may then be used anew.
     fn place(&mut self, label: Label) {
         let mut kept = 0;
         for index in 0..self.open_count {
@@ -209,7 +209,7 @@ impl Assembler {
         self.open_count = kept;
     }
 
-    /// Gives what comes from `range` the answer `inside`; the rest goes on behind this.
+    /// Jumps to `inside` if a call comes from `range`; other calls continue behind this code.
     fn if_within(&mut self, range: &Range<usize>, inside: Label) {
         let ((low, high), (end_low, end_high)) = (halves(range.start), halves(range.end));
         self.load(POINTER_HIGH);
@@ -227,29 +227,29 @@ impl Assembler {
         self.place(Label::Outside);
     }
 
-    /// Allows what comes from the stub page; the rest goes on behind this.
+    /// Allows calls from the stub page; other calls continue behind this code.
     fn let_the_stub_pass(&mut self) {
         self.if_within(&stub::RANGE, Label::Allow);
     }
 
-    /// Looks where a call comes from that names the loaded descriptor, if that may be one of the engine's; the others are allowed.
+    /// Jumps to `Text` if the loaded descriptor may be one of the engine's, otherwise allows the call.
     fn if_high_descriptor(&mut self) {
         self.jump(JUMP_IF_GREATER_EQUAL, frontend::FIRST_OF_ENGINE, Label::Next, Label::Allow);
         self.jump(JUMP_IF_GREATER_EQUAL, 1 << 31, Label::Allow, Label::Text);
     }
 
-    /// Says yes, in a call of `rt_sigaction`.
+    /// Answers yes to an `rt_sigaction` that asks `question`.
     fn answer(&mut self, question: Question) {
         self.load(argument_low(3));
         self.if_equal(question as u32, Label::Pretend, Label::Next);
     }
 
-    /// Ends who asks `prctl` or `seccomp` for the strict mode; the rest goes on at `other`.
+    /// Kills a process that asks `prctl` or `seccomp` for the strict mode; other calls continue at `other`.
     fn no_strict_mode(&mut self, other: Label) {
         self.place(Label::Seccomp);
         self.load(argument_low(0));
         self.if_equal(SET_MODE_STRICT, Label::Next, other);
-        // With flags or an argument it is `EINVAL`, by which libseccomp learns that the call exists.
+        // With flags or an argument the kernel returns `EINVAL`, by which libseccomp learns that the call exists.
         for offset in [argument_low(1), argument_low(2)] {
             self.load(offset);
             self.if_equal(0, Label::Next, other);
@@ -266,7 +266,7 @@ impl Assembler {
         self.if_equal(MODE_STRICT, Label::Kill, other);
     }
 
-    /// The answers that have been named so far.
+    /// Places the labels of answers, each with the instruction that returns the answer.
     fn answers(&mut self) {
         for (label, answer) in
             [(Label::Allow, ALLOW), (Label::Trap, TRAP), (Label::Pretend, PRETEND), (Label::Kill, KILL)]
@@ -375,7 +375,7 @@ fn assemble(reach: &Reach) -> Assembler {
     code.load(argument_low(0));
     code.if_equal(raw::SIGSYS, Label::Next, Label::Allow);
     code.let_the_stub_pass();
-    // To ask for the action is allowed.
+    // Reading the action is allowed.
     code.load(argument_low(1));
     code.if_equal(0, Label::Next, Label::Pretend);
     code.load(argument_high(1));
@@ -385,8 +385,8 @@ fn assemble(reach: &Reach) -> Assembler {
     code
 }
 
-/// Calls besides `rt_sigaction` that trap in the text of a static program, as those do that change
-/// credentials, `prctl`, `seccomp` and `clone3`.
+/// Calls that trap in the text of a static program, beside `rt_sigaction`, `prctl`, `seccomp`, `clone3` and the calls that
+/// change credentials.
 const TEXT_CALLS: &[u32] = &[
     raw::__NR_rt_sigprocmask,
     raw::__NR_rt_sigpending,
@@ -396,11 +396,11 @@ const TEXT_CALLS: &[u32] = &[
     raw::__NR_exit_group,
 ];
 
-/// In the upper half of `clone`'s flags, which the kernel does not look at: the trap has seen the call.
+/// A mark in the upper half of `clone`'s flags, which the kernel ignores: the trap has already seen the call.
 pub const CLONE_MARK: u32 = 1;
 
-/// The filter of a program that a front end is linked into: it traps the three calls where they are made in the program's
-/// own `text`. A program that is executed later is unlikely to have calls at the same addresses.
+/// Assembles the filter of a program that a front end is linked into, which traps the three calls if the program's own `text`
+/// makes them. A program that is executed later is unlikely to have calls at the same addresses.
 fn assemble_within(text: &Range<usize>) -> Assembler {
     let mut code = Assembler::new();
     code.load(ARCHITECTURE);
@@ -422,8 +422,8 @@ fn assemble_within(text: &Range<usize>) -> Assembler {
 
 /// Installs the filter for all threads of the process.
 ///
-/// Without `CAP_SYS_ADMIN` this takes `no_new_privs`, and set-user-id programs started from here
-/// gain nothing by it any more.
+/// Without `CAP_SYS_ADMIN` this sets `no_new_privs`: set-user-ID programs that this process executes gain no privileges
+/// any more.
 ///
 /// # Errors
 /// The negative errno.
@@ -443,7 +443,7 @@ fn put_in_place(code: &Assembler) -> Result<(), isize> {
     let program = Program { length: code.length as u16, instructions: code.code.as_ptr() };
     match load(&program) {
         Err(error) if error == -(linux_raw_sys::errno::EACCES as isize) => {
-            // SAFETY: takes privileges from later programs, which is the price named above.
+            // SAFETY: only takes privileges from programs that are executed later, as `install` says.
             unsafe { sys::prctl(PR_SET_NO_NEW_PRIVS, 1) };
             load(&program)
         }
@@ -451,7 +451,7 @@ fn put_in_place(code: &Assembler) -> Result<(), isize> {
     }
 }
 
-/// Loads the filter, with as many of the flags as the kernel takes.
+/// Loads the filter, with as many of the flags as the kernel accepts.
 fn load(program: &Program) -> Result<(), isize> {
     let mut last = 0;
     for flags in [FLAG_TSYNC | FLAG_SPEC_ALLOW, FLAG_TSYNC, 0] {
@@ -465,10 +465,10 @@ fn load(program: &Program) -> Result<(), isize> {
             break;
         }
     }
-    // An outer filter may know the older call only.
+    // An outer filter may allow only the older call.
     let mode = 2;
     let arguments = [sys::PR_SET_SECCOMP, mode, core::ptr::from_ref(program).addr(), 0, 0, 0];
-    // SAFETY: as above; for this thread only, and it is the first.
+    // SAFETY: as above; for this thread only, which is the process's first.
     match unsafe { arch::syscall(raw::__NR_prctl as usize, arguments) } {
         0 => Ok(()),
         error if error == -(linux_raw_sys::errno::EACCES as isize) => Err(error),
@@ -487,7 +487,7 @@ mod tests {
         interpret(&assemble(reach), number, pointer, arguments)
     }
 
-    /// The answer of the filter, by interpreting it as the kernel does.
+    /// Returns the answer of the filter, which it interprets as the kernel does.
     fn interpret(code: &Assembler, number: u32, pointer: usize, arguments: [u64; 6]) -> u32 {
         let data = |offset: u32| match offset {
             NUMBER => number,
@@ -557,7 +557,7 @@ mod tests {
                 ] {
                     assert_eq!(run(number, arguments), KILL, "{number} {arguments:x?}");
                 }
-                // Filters, questions, and what is an error.
+                // Calls that install or query filters, and invalid calls.
                 for (number, arguments) in [
                     (raw::__NR_prctl, [22, 2, 0]),
                     (raw::__NR_prctl, [21, 1, 0]),

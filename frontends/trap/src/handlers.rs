@@ -1,16 +1,16 @@
-//! Alternate stacks on which handlers of the program run. While any does, its thread must not go to another stack by itself: the kernel, which sees
-//! a stack pointer outside of the alternate stack, would put the frame of another signal over the handler's.
+//! Alternate stacks on which handlers of the program run. While a handler does, its thread must not switch to another stack by
+//! itself: the kernel would see a stack pointer outside the alternate stack, and put the next signal's frame over the handler's.
 
 use crate::arch::Context;
 use anyring_runtime::{calls, log, sys};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// How many stacks have handlers on them.
+/// Number of alternate stacks on which handlers of the program run.
 pub static IN_USE: AtomicU32 = AtomicU32::new(0);
-/// How many of them are in no place.
+/// Number of these stacks for which [`PLACES`] had no room.
 pub static UNPLACED: AtomicU32 = AtomicU32::new(0);
 
-/// A stack with a handler on it.
+/// An alternate stack on which a handler runs.
 #[repr(C)]
 pub struct Place {
     /// The lowest address; 0: free.
@@ -26,7 +26,7 @@ impl Place {
         Self { address: AtomicUsize::new(address), end: AtomicUsize::new(0), thread_id: AtomicU32::new(0) }
     }
 
-    /// Frees the place, if it is still this thread's.
+    /// Frees the place if it is still this thread's; returns true if it was.
     fn leaves(&self, thread_id: u32) -> bool {
         /// A number that no thread has.
         const LEAVING: u32 = u32::MAX;
@@ -40,35 +40,35 @@ impl Place {
     fn free(&self) {
         self.end.store(0, Ordering::Relaxed);
         self.address.store(0, Ordering::Relaxed);
-        // Release pairs with the acquire of who takes the place.
+        // Release pairs with the acquire in `begins`.
         self.thread_id.store(0, Ordering::Release);
     }
 }
 
-/// How many stacks are noted.
+/// Most stacks that are noted.
 const COUNT: usize = 64;
 
-/// The stacks, and behind them one at [`LAST`].
+/// The stacks, and behind them a sentinel with the address [`LAST`].
 pub static PLACES: [Place; COUNT + 1] = {
     let mut places = [const { Place::at(0) }; COUNT + 1];
     places[COUNT] = Place::at(LAST);
     places
 };
-/// The address in the last place.
+/// The address in the last place, which ends a search.
 pub const LAST: usize = usize::MAX;
 
 /// A stack that [`begins`] has noted.
 pub struct Noted(Option<(&'static Place, u32)>);
 
-/// Whether the thread that was interrupted is on its alternate stack.
+/// True if the interrupted thread was on its alternate stack.
 fn is_on_alternate(interrupted: &mut Context) -> bool {
     let [_, stack_pointer, ..] = interrupted.pointers();
     let stack = interrupted.alternate_stack();
     stack_pointer.wrapping_sub(stack.address) < stack.bytes
 }
 
-/// A handler of the program is about to run, here; nothing to note unless it is the first one on an alternate stack. What a filter of the
-/// program's own allows is not known; without rings there is nobody to ask.
+/// Notes the current stack before a handler of the program runs on it, if it is an alternate stack without a handler. Without rings,
+/// nothing is noted under a filter of the program's own, which may forbid `gettid`.
 pub fn begins(interrupted: &mut Context) -> Option<Noted> {
     let here = 0u8;
     let stack = *interrupted.alternate_stack();
@@ -99,11 +99,11 @@ pub fn begins(interrupted: &mut Context) -> Option<Noted> {
     Some(Noted(place.map(|place| (place, own))))
 }
 
-/// The handler returns.
+/// Forgets the stack of a handler that returns.
 pub fn ends(noted: Option<Noted>) {
     let Some(Noted(place)) = noted else { return };
     match place {
-        // It may have been taken for one that has jumped out.
+        // If the place is not this handler's any more, `notice` has taken the handler for one that has jumped out.
         Some((place, own)) if place.leaves(own) => {}
         Some(_) => return,
         None => _ = UNPLACED.fetch_sub(1, Ordering::SeqCst),
@@ -111,7 +111,7 @@ pub fn ends(noted: Option<Noted>) {
     IN_USE.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// Forgets the stacks of which `is_over` says so, by thread and address: the handlers there have jumped out.
+/// Forgets the stacks for whose thread and address `is_over` returns true: the handlers there have jumped out.
 fn forget(is_over: impl Fn(u32, usize) -> bool) {
     for place in &PLACES[..COUNT] {
         let thread_id = place.thread_id.load(Ordering::Relaxed);
@@ -124,7 +124,7 @@ fn forget(is_over: impl Fn(u32, usize) -> bool) {
     }
 }
 
-/// A call trapped: the handlers that were on stacks of this thread or of ended ones, and are not any more, are forgotten.
+/// Forgets, when a call traps, handlers that have jumped out: those of ended threads, and this thread's on other stacks.
 pub fn notice(interrupted: &mut Context) {
     if IN_USE.load(Ordering::Relaxed) == 0 {
         return;
@@ -138,7 +138,7 @@ pub fn notice(interrupted: &mut Context) {
     );
 }
 
-/// The process has forked and this is the child: there is no handler but those below this call, whose thread has another number.
+/// Updates the notes in a child of `fork`: only handlers on the current stack are left, and their thread has another number.
 pub fn forked() {
     let here = 0u8;
     let here = (&raw const here).addr();

@@ -1,8 +1,8 @@
 //! The preload library, kept for programs that are started where its file cannot be reached: in another root, behind a
-//! mount. They get it as a descriptor of a copy, by the path that it has below `/proc`.
+//! mount. Such a program gets a descriptor of a copy, and preloads the library by the descriptor's path below `/proc`.
 //!
-//! It is kept as a mapping: a descriptor would be one that the program did not open, and that some programs close. A
-//! program that was started with one finds it, and hands it on to those that it starts.
+//! The library is kept as a mapping, because some programs close descriptors that they did not open. A program that was
+//! started with a copy's descriptor hands the descriptor on to the programs that it starts.
 
 use alloc::vec::Vec;
 use anyring_runtime::{process, sys};
@@ -12,13 +12,13 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::general as raw;
 
-/// Where descriptors have paths.
+/// The directory in which descriptors have paths.
 const DESCRIPTORS: &[u8] = b"/proc/self/fd/";
 
-/// The mapping; no bytes where there is none.
+/// The mapping; its length is 0 if there is none.
 static START: AtomicUsize = AtomicUsize::new(0);
 static LENGTH: AtomicUsize = AtomicUsize::new(0);
-/// The file, by its device and its number there.
+/// The device and the inode of the library's file.
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 static FILE: AtomicU64 = AtomicU64::new(0);
 
@@ -41,15 +41,15 @@ pub fn keep(path: &CStr) {
     }
 }
 
-/// Whether a program that this process executes finds the library at `path`.
+/// True if a program that this process executes finds the library at `path`.
 pub fn is_reachable(path: &CStr) -> bool {
-    // Under the same number there may be another file by now.
+    // The descriptor's number may be another file's by now.
     let is_ours = |fd| sys::survives_exec(fd) && is_kept(fd);
     (!path.to_bytes().starts_with(DESCRIPTORS) || descriptor(path).is_some_and(is_ours))
         && sys::is_readable(path)
 }
 
-/// The descriptor that a path names, or leads through.
+/// Returns the descriptor that a path below `/proc/self/fd` names, or leads through.
 pub fn descriptor(path: &CStr) -> Option<i32> {
     let number = path.to_bytes().strip_prefix(DESCRIPTORS)?.split(|&byte| byte == b'/').next()?;
     core::str::from_utf8(number).ok()?.parse().ok()
@@ -75,7 +75,7 @@ impl Deref for Path {
     }
 }
 
-/// Whether a descriptor is that of the library.
+/// True if a descriptor is one of the kept library.
 fn is_kept(fd: i32) -> bool {
     let file = (DEVICE.load(Ordering::Relaxed), FILE.load(Ordering::Relaxed));
     status(fd).is_some_and(|status| (status.st_dev, status.st_ino) == file)
@@ -87,8 +87,8 @@ fn status(fd: i32) -> Option<raw::stat> {
     (sys::fstat(fd, &mut status) == 0).then(|| unsafe { status.assume_init() })
 }
 
-/// A descriptor of a copy, for a program that this process is about to execute. It is closed in the end, where that fails or
-/// another process has executed the program.
+/// A descriptor of a copy, for a program that this process is about to execute. Dropping it closes the descriptor: if the execution
+/// fails, or another process has executed the program.
 pub struct Copy(i32);
 
 impl Drop for Copy {
@@ -98,7 +98,7 @@ impl Drop for Copy {
 }
 
 impl Copy {
-    /// Makes one of the library that was kept; nobody can write to it any more.
+    /// Makes a sealed copy of the kept library; `None` if no library was kept, or on failure.
     pub fn new() -> Option<Self> {
         let (start, length) = (START.load(Ordering::Relaxed), LENGTH.load(Ordering::Relaxed));
         if length == 0 {
@@ -107,13 +107,13 @@ impl Copy {
         Self::at(start, length)
     }
 
-    /// Makes one of what this process carries.
+    /// Makes a sealed copy of a library that is in this process's memory.
     pub fn of(bytes: &[u8]) -> Option<Self> {
         Self::at(bytes.as_ptr().addr(), bytes.len())
     }
 
     fn at(start: usize, length: usize) -> Option<Self> {
-        // A program that has no use for the library must not end for it.
+        // A filter kills processes that make memory files, and the program may have no use for the library.
         if process::rings_kill() {
             return None;
         }
@@ -122,7 +122,7 @@ impl Copy {
             return None;
         }
         let memory = Self(fd);
-        // A limit on the size of files holds for this one too, and the signal that tells of it ends the process.
+        // The limit on the size of files holds for memory files, too, and exceeding it raises a signal that ends the process.
         let before = sys::set_signal_mask(!sys::signal_bit(raw::SIGSYS));
         let written = sys::write_from(fd, start, length);
         if written != length {
@@ -137,21 +137,21 @@ impl Copy {
         (inherited >= 0).then_some(Self(inherited))
     }
 
-    /// The descriptor, which is the caller's from now on.
+    /// Returns the descriptor, which the caller closes.
     pub fn into_descriptor(self) -> i32 {
         let fd = self.0;
         core::mem::forget(self);
         fd
     }
 
-    /// The path by which the program finds it, if it does: there may be no `/proc`.
+    /// Returns the path by which the program finds the copy; `None` without a `/proc`.
     pub fn path(&self) -> Option<Vec<u8>> {
         let path = descriptor_path(u32::try_from(self.0).ok()?);
         sys::is_readable(&Path::of(&path)).then_some(path)
     }
 }
 
-/// The path that a descriptor has.
+/// Returns the path of a descriptor below `/proc/self/fd`.
 pub fn descriptor_path(fd: u32) -> Vec<u8> {
     let mut path = DESCRIPTORS.to_vec();
     let start = path.len();
@@ -165,7 +165,7 @@ pub fn descriptor_path(fd: u32) -> Vec<u8> {
     }
 }
 
-/// Our library's path in what `LD_PRELOAD` holds.
+/// Returns the path of anyring's library in a value of `LD_PRELOAD`.
 pub fn listed(list: &[u8]) -> Option<&[u8]> {
     const NAME: &[u8] = b"libanyring_preload.so";
     let paths = || list.split(|&byte| matches!(byte, b' ' | b':'));
@@ -205,7 +205,7 @@ mod tests {
         let written =
             std::fs::OpenOptions::new().write(true).open(&path).and_then(|mut file| file.write(b"x"));
         assert_eq!(written.unwrap_err().raw_os_error(), Some(linux_raw_sys::errno::EPERM as i32));
-        // What was kept is the program, not the copy.
+        // The kept file is the program's, not the copy.
         assert!(!is_reachable(&std::ffi::CString::new(path.clone()).unwrap()));
         keep(&std::ffi::CString::new(path.clone()).unwrap());
         assert!(is_reachable(&std::ffi::CString::new(path.clone()).unwrap()));

@@ -1,7 +1,6 @@
-//! Signals of [`OWN`] that are sent, not raised by an instruction, while the program wants them blocked: in the kernel they would
-//! be pending. They are kept until the program unblocks them, or takes them by `sigwait` and its kin.
-//!
-//! So it is with those that come while a thread is inside the engine, and with those that the kernel gives to a thread of the engine.
+//! Signals of [`OWN`] that are sent (not raised by an instruction) while the program wants them blocked. In the kernel they are not
+//! blocked, and do not stay pending: they are kept here until the program unblocks them, or takes them by `sigwait` or a similar
+//! call. Kept here, too, are signals that arrive while a thread is inside the engine, or in a thread of the engine.
 //!
 //! ```text
 //!  sent to a thread -+- the program wants it blocked --> hold --> unblocked --> take_one   (the program's handler runs)
@@ -9,16 +8,16 @@
 //!                    +- of the engine --> pass_on -----/
 //! ```
 //!
-//! A thread is told that something is there for it by a wake, a signal whose information says so ([`is_wake`]): `hold` tells all
-//! that wait for it, which have it blocked in the kernel, `pass_on` the main thread, and `unblocked` the calling thread. The signal itself
-//! stays here until somebody takes it: the kernel keeps one of each number for a thread, and would drop one of two. A wake may come
-//! late, when another thread has taken what there was, and is none of the program's.
+//! A *wake* tells a thread that a signal is kept for it: a signal with the same number and special information ([`is_wake`]). `hold`
+//! wakes all threads that wait for the signal, which have it blocked in the kernel; `pass_on` wakes the main thread, `unblocked` the
+//! calling thread. The kept signal stays here until a thread takes it: the kernel has at most one pending signal of each number for
+//! a thread, and would drop a second. A wake that arrives after another thread has taken the signal is ignored.
 //!
-//! For the same reason a wake must not find its thread about to trap: that call would return its own number. A thread that ends its
-//! wait, or interrupts it for a handler of the program, goes on when nobody is about to wake it (`Waiter::leave`). Only the main
-//! thread may be woken by `pass_on` in that very moment.
+//! For the same reason no wake may be pending when its thread traps: the kernel would drop the trap's signal, and the call would
+//! return its own number. So a thread that ends its wait, or interrupts it for a handler of the program, continues only when no
+//! other thread is about to wake it (`Waiter::leave`). Only `pass_on` may wake the main thread at such a moment.
 //!
-//! Not seen by `sigsuspend`, `ppoll` and their kin, whose masks unblock for a while, and not by `signalfd`.
+//! `sigsuspend`, `ppoll` and similar calls, which unblock signals temporarily, do not see kept signals, nor does `signalfd`.
 
 use crate::fork;
 use crate::signals::{self, OWN};
@@ -30,19 +29,19 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::errno::ESRCH;
 use linux_raw_sys::general::{self as raw, SI_QUEUE, SI_USER, SIGBUS, SIGSEGV, SIGSYS};
 
-/// `siginfo_t`: the signal and an errno, the code, the sender, and the value that came with it.
+/// The words of `siginfo_t`: the signal and an errno, the code, the sender, and the value sent with the signal.
 pub type Information = [u64; 16];
 const SENDER: usize = 2;
 const VALUE: usize = 3;
 
-/// One such signal: as of others below the real-time ones, there is never more than one.
+/// A kept signal of one number, at most one, as for other signals below the real-time ones.
 struct Pending {
     signal: u32,
     state: AtomicU8,
     information: UnsafeCell<Information>,
 }
 
-// SAFETY: who changes the state to `BUSY` has the information alone.
+// SAFETY: only the thread that has changed the state to `BUSY` accesses the information.
 unsafe impl Sync for Pending {}
 
 static PENDING: [Pending; 3] = [Pending::none(SIGSYS), Pending::none(SIGSEGV), Pending::none(SIGBUS)];
@@ -52,20 +51,20 @@ const NONE: u8 = 0;
 const BUSY: u8 = 1;
 const THERE: u8 = 2;
 
-/// The threads that wait for some of them. Of more threads, the rest get theirs when they wait anew.
+/// The threads that wait for signals of [`OWN`]. A thread that finds no place takes a kept signal only when it begins a wait.
 static WAITERS: [Waiter; 64] = [const { Waiter { entry: AtomicU64::new(0), wakers: AtomicU32::new(0) } }; 64];
 
-/// The place of a thread that waits.
+/// The place of a waiting thread.
 struct Waiter {
-    /// The thread's number in the lower half, and which it waits for in the upper; 0: free.
+    /// The thread's number in the lower half, the signals that it waits for in the upper; 0: free.
     entry: AtomicU64,
-    /// How many threads may be about to wake it.
+    /// Number of threads that may be about to wake the waiting thread.
     wakers: AtomicU32,
 }
 
 const _: () = assert!(OWN < 1 << 32);
 
-/// The calling thread with all signals blocked: a handler that jumps away would leave what it interrupts half done.
+/// A guard that has all signals blocked in the calling thread: a handler that jumps away would leave a change half done.
 struct Blocked(u64);
 
 impl Blocked {
@@ -85,10 +84,10 @@ impl Pending {
         Self { signal, state: AtomicU8::new(NONE), information: UnsafeCell::new([0; 16]) }
     }
 
-    /// Whether the state was `from`; it is `BUSY` then, and the caller's.
+    /// Changes the state from `from` to `BUSY`, and gives the information to the caller; returns false if the state was not `from`.
     fn begin(&self, from: u8, _: &Blocked) -> bool {
-        // Pairs with `end`. In one order with the accesses of `WAITERS`: who puts a signal here and who begins to wait do not
-        // both miss the other.
+        // Pairs with `end`. In one order with the accesses of `WAITERS`: a thread that puts a signal here and a thread that
+        // begins to wait do not both miss each other.
         self.state.compare_exchange(from, BUSY, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
@@ -97,7 +96,7 @@ impl Pending {
     }
 
     fn is_there(&self) -> bool {
-        // In one order with the accesses of `WAITERS`, like `begin`: who resumes a wait has entered its place before.
+        // In one order with the accesses of `WAITERS`, like `begin`: a thread that resumes a wait has registered before this load.
         self.state.load(Ordering::SeqCst) == THERE
     }
 
@@ -120,22 +119,22 @@ impl Pending {
 }
 
 impl Waiter {
-    /// Which of them the thread waits for.
+    /// Returns the signals that the thread waits for.
     fn awaited(&self) -> u64 {
         self.entry.load(Ordering::SeqCst) >> 32
     }
 
-    /// Wakes the thread, if it is another one that waits for `signal`; whether it was. The calling thread has signals blocked: who
-    /// leaves the place waits for it.
+    /// Wakes the thread if it waits for `signal` and is not the calling thread; returns true if so. The calling thread has signals
+    /// blocked, because a thread that leaves this place waits until the wake is sent.
     fn wake(&self, signal: u32, _: &Blocked) -> bool {
-        // In one order with `leave`: either that finds this waker, or this finds that the place is free.
+        // In one order with `leave`: either `leave` sees this waker, or the load below sees that the place is free.
         self.wakers.fetch_add(1, Ordering::SeqCst);
         let entry = self.entry.load(Ordering::SeqCst);
         let thread = entry as u32;
-        // In a handler that interrupts its own wait, it is taken by the next.
+        // If the calling thread is in a handler that interrupts its own wait, its next wait takes the signal.
         let mut waits = entry >> 32 & signal_bit(signal) != 0 && thread != sys::thread_id();
         if waits && wake(thread, signal) == -(ESRCH as isize) {
-            // A thread that ended in its wait.
+            // The thread has ended in its wait.
             let _ = self.entry.compare_exchange(entry, 0, Ordering::SeqCst, Ordering::SeqCst);
             waits = false;
         }
@@ -144,60 +143,60 @@ impl Waiter {
         waits
     }
 
-    /// The calling thread, whose place this is, does not wait any more. No wake is sent to it from here on, but one may be pending.
+    /// Ends the wait of the calling thread, whose place this is. When this returns, no more wakes are sent to it; one may be pending.
     fn leave(&self) {
         self.entry.store(0, Ordering::SeqCst);
         while self.wakers.load(Ordering::SeqCst) != 0 {
-            // The waker may be of a lower priority.
+            // Sleeping lets a waker of a lower priority run.
             let time: Time = [0, 50_000];
             // SAFETY: a time that is read.
             unsafe { syscall(raw::__NR_nanosleep as usize, [time.as_ptr().addr(), 0, 0, 0, 0, 0]) };
         }
     }
 
-    /// The process is another one, with this thread alone.
+    /// Frees the place in a child of `fork`, in which no other thread runs.
     fn reset(&self) {
         self.entry.store(0, Ordering::SeqCst);
         self.wakers.store(0, Ordering::SeqCst);
     }
 }
 
-/// The signals of a mask.
+/// Returns the entries for the signals of a mask.
 fn of(signals: u64) -> impl Iterator<Item = &'static Pending> {
     PENDING.iter().filter(move |pending| signals & signal_bit(pending.signal) != 0)
 }
 
-/// Takes one of these, with its number.
+/// Takes a kept signal that is in `signals`; returns its number and information.
 fn take(signals: u64, blocked: &Blocked) -> Option<(u32, Information)> {
     of(signals).find_map(|pending| Some((pending.signal, pending.take(blocked)?)))
 }
 
-/// The process has forked and this is the child, which has no pending signals.
+/// Resets the state in a child of `fork`, which has no pending signals.
 pub fn forked() {
     PENDING.iter().for_each(|pending| pending.end(NONE));
     WAITERS.iter().for_each(Waiter::reset);
     MAIN_HAS_ENDED.store(false, Ordering::Relaxed);
 }
 
-/// One of [`OWN`] came. Whether a thread waits for it.
+/// Keeps a signal of [`OWN`], and wakes the threads that wait for it; returns true if any does.
 pub fn hold(signal: u32, information: &Information) -> bool {
     let blocked = Blocked::all();
     of(signal_bit(signal)).for_each(|pending| pending.put(information, &blocked));
-    // All of them: some may have left their wait by a jump out of a handler.
+    // Not only the first thread is woken: it may have left its wait by a jump out of a handler.
     WAITERS.iter().fold(false, |waits, place| place.wake(signal, &blocked) | waits)
 }
 
-/// Whether a thread waits for this signal.
+/// True if a thread waits for this signal.
 pub fn is_awaited_one(signal: u32) -> bool {
     WAITERS.iter().any(|waiter| waiter.awaited() & signal_bit(signal) != 0)
 }
 
-/// Tells a thread that `signal` is there for it.
+/// Sends a thread a wake for `signal`; returns 0 or a negative errno.
 fn wake(thread: u32, signal: u32) -> isize {
     sys::queue_to_thread(thread, signal, wake_of(signal).as_ptr().cast())
 }
 
-/// The information that [`is_wake`] knows.
+/// Returns the information of a wake, which [`is_wake`] recognizes.
 fn wake_of(signal: u32) -> Information {
     let mut information = [0; 16];
     information[0] = u64::from(signal);
@@ -207,19 +206,19 @@ fn wake_of(signal: u32) -> Information {
     information
 }
 
-/// Whether the process goes on without its main thread, as far as the front end hears of that.
+/// True if the main thread has ended before the process, as far as the front end notices that.
 static MAIN_HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
-/// The calling thread ends.
+/// Notes that the calling thread ends.
 pub fn thread_ends() {
     if sys::thread_id() == sys::process_id() {
         MAIN_HAS_ENDED.store(true, Ordering::Relaxed);
     }
 }
 
-/// One of [`OWN`] came that was sent to the process, and a thread of the engine was given it, which has no handlers of the program's: the
-/// main thread takes it, or where that has ended, the next one that calls the engine. It is not sent on to that thread as it came:
-/// the same signal may just be raised there by an instruction or a trap, and the kernel keeps one of the two only.
+/// Keeps a signal of [`OWN`] that was sent to the process and arrived in a thread of the engine, which runs no handlers of the program.
+/// The main thread takes the signal; if that has ended, the next thread that calls the engine. The signal itself is not sent on: if an
+/// instruction or a trap raises the same signal in the main thread, the kernel keeps only one of the two.
 pub fn pass_on(signal: u32, information: &Information) {
     let waits = hold(signal, information);
     if !waits && !MAIN_HAS_ENDED.load(Ordering::Relaxed) {
@@ -227,27 +226,27 @@ pub fn pass_on(signal: u32, information: &Information) {
     }
 }
 
-/// Whether this is the information of a signal that ends a wait, or has a thread take what is kept.
+/// True if this is the information of a wake, which ends a wait or makes a thread take a kept signal.
 pub fn is_wake(information: &Information) -> bool {
     let said = information[1] as u32 == SI_QUEUE as u32 && information[VALUE] == wake_value();
-    // Where the limit of pending signals is reached, the kernel sends a signal without what it was to say.
+    // If the limit of pending signals is reached, the kernel sends a signal without its information.
     let signal = information[0] as u32;
     let lost = information[1] as u32 == SI_USER && information[SENDER] == 0;
     said || lost && of(signal_bit(signal)).any(Pending::is_there)
 }
 
-/// A value that nobody else sends.
+/// Returns the value that marks a wake; no other sender uses it.
 fn wake_value() -> u64 {
     (&raw const WAITERS).addr() as u64
 }
 
-/// The wait of a thread that a handler of the program interrupts.
+/// A thread's wait, which a handler of the program interrupts.
 pub struct Interrupted {
     awaited: u64,
 }
 
-/// A handler of the program is about to run in the calling thread. While it does, and if it jumps away, the thread waits for
-/// nothing.
+/// Suspends the calling thread's wait, if it is in one, before a handler of the program runs: while the handler runs, and if it
+/// jumps away, the thread does not wait.
 pub fn interrupt() -> Option<Interrupted> {
     if !is_awaited() {
         return None;
@@ -260,20 +259,20 @@ pub fn interrupt() -> Option<Interrupted> {
 }
 
 impl Interrupted {
-    /// The handler returns, maybe to a wait that has not begun yet. The calling thread has [`OWN`] blocked until then.
+    /// Resumes the wait when the handler returns, perhaps before the waiting call. [`OWN`] stays blocked until the handler has returned.
     pub fn resume(self) {
         register(self.awaited);
-        // The wait takes it, or it comes behind the wait, and is none.
+        // This wake ends the wait; if it arrives after the wait, it is ignored.
         if let Some(pending) = of(self.awaited).find(|pending| pending.is_there()) {
             wake(sys::thread_id(), pending.signal);
         }
     }
 }
 
-/// The calling thread has these unblocked: it [takes](take_one) what is kept of them. They stay here until then, for a signal of the same
-/// number that is on its way to the thread would swallow another one.
+/// Wakes the calling thread, which has unblocked `signals`, for each of them that is kept; the thread then [takes](take_one) the signal.
+/// The signal itself is not sent: the kernel drops a signal if one of the same number is pending for the thread.
 pub fn unblocked(signals: u64) {
-    // What is pending in a process is not for a child of `vfork` in its memory.
+    // Signals that are kept for a process are not for its child of `vfork`, which shares its memory.
     if !of(signals).any(Pending::is_there) || !signals::is_owner() {
         return;
     }
@@ -282,13 +281,13 @@ pub fn unblocked(signals: u64) {
     }
 }
 
-/// Takes this signal, if it is kept.
+/// Takes this signal, if it is kept; returns its information.
 pub fn take_one(signal: u32) -> Option<Information> {
     let blocked = Blocked::all();
     Some(take(signal_bit(signal), &blocked)?.1)
 }
 
-/// The signals that are pending, as a mask.
+/// Returns the mask of the kept signals.
 pub fn mask() -> u64 {
     PENDING
         .iter()
@@ -296,18 +295,18 @@ pub fn mask() -> u64 {
         .fold(0, |mask, pending| mask | signal_bit(pending.signal))
 }
 
-/// Whether a thread waits for one of them, which has them blocked in earnest.
+/// True if a thread waits for signals of [`OWN`]; such a thread has them blocked in the kernel.
 pub fn is_awaited() -> bool {
     WAITERS.iter().any(|waiter| waiter.entry.load(Ordering::Relaxed) != 0)
 }
 
-/// The calling thread's place among those who wait.
+/// Returns the calling thread's place in [`WAITERS`].
 fn own_place() -> Option<&'static Waiter> {
     let own = sys::thread_id();
     WAITERS.iter().find(|place| place.entry.load(Ordering::Relaxed) as u32 == own)
 }
 
-/// Enters the calling thread as one that waits for `awaited`, where there is room.
+/// Registers the calling thread as waiting for `awaited`, if there is a free place.
 fn register(awaited: u64) {
     let own = sys::thread_id();
     let process = sys::process_id();
@@ -315,7 +314,7 @@ fn register(awaited: u64) {
     let take = |place: &&'static Waiter, other| {
         place.entry.compare_exchange(other, entry, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     };
-    // A thread may have left its wait by a jump out of a handler, or have been cancelled there.
+    // The thread still has a place if it has left a wait by a jump out of a handler, or was cancelled there.
     if let Some(place) = own_place() {
         place.entry.store(entry, Ordering::SeqCst);
         return;
@@ -326,7 +325,7 @@ fn register(awaited: u64) {
     });
 }
 
-/// The calling thread waits no more. A handler may have taken its place, and got another.
+/// Ends the calling thread's wait. If a handler has interrupted and resumed the wait, the place may be another one.
 fn unregister() {
     if let Some(place) = own_place() {
         place.leave();
@@ -336,15 +335,15 @@ fn unregister() {
 /// Seconds and nanoseconds.
 pub type Time = [i64; 2];
 
-/// Waits for signals, `own` of [`OWN`] among them, for as long as `time` says, by `wait`, which says which one it took, and its
-/// information, or something below 1; the same of the one that was taken.
+/// Waits for signals by the function `wait`, for `time` at most; `own` are the signals of [`OWN`] among them. Like `wait`, returns the
+/// number of the signal that was taken, with its `information`, or a result below 1.
 pub fn wait(
     own: u64,
     information: &mut Information,
     time: Option<Time>,
     mut wait: impl FnMut(&mut Information, Option<&Time>) -> c_int,
 ) -> c_int {
-    // In the child of a fork that nobody told of, no other thread is about to wake this one.
+    // In the child of an unannounced fork, this forgets the other threads, which were perhaps about to wake this one.
     fork::notice();
     let Some([seconds, nanoseconds]) = time else {
         return loop {
@@ -353,7 +352,7 @@ pub fn wait(
             }
         };
     };
-    // What is no time is `wait`'s to refuse.
+    // An invalid time is refused by `wait`.
     let length = seconds.saturating_mul(SECOND).saturating_add(nanoseconds);
     let end = sys::monotonic_ns().saturating_add(length);
     let mut time = [seconds, nanoseconds];
@@ -368,7 +367,7 @@ pub fn wait(
 
 const SECOND: i64 = 1_000_000_000;
 
-/// [`wait`], but `None` if the wait was ended for a signal that somebody else has taken meanwhile.
+/// Waits once, like [`wait`]; returns `None` if a wake has ended the wait, but another thread has taken the signal.
 fn wait_once(
     own: u64,
     information: &mut Information,
@@ -382,8 +381,8 @@ fn wait_once(
         *information = its_information;
         return Some(signal as c_int);
     }
-    // What comes from here on is the kernel's to hand out. Nothing traps in a thread that waits, but in handlers, for
-    // which it is unblocked.
+    // From here on, the kernel keeps the signals pending for the wait. SIGSYS may be blocked, because a waiting thread traps
+    // only in handlers, for which it is unblocked.
     blocked.0 = before | own;
     drop(blocked);
     let result = wait(information);
@@ -392,7 +391,7 @@ fn wait_once(
     let came = if result > 0 { signal_bit(result as u32) } else { 0 };
     let kept = take(own & came, &blocked);
     drop(blocked);
-    // Not `before`: a handler that ran meanwhile may have changed the mask for good.
+    // The mask is not set to `before`: a handler that ran meanwhile may have changed it permanently.
     sys::unblock_signals(own & !before);
     if let Some((_, its_information)) = kept {
         *information = its_information;

@@ -1,4 +1,4 @@
-//! Executables as they can be judged before they run: how the engine gets into a program.
+//! Looks at executable files before they run, to find out how the engine gets into a program.
 
 use crate::arch;
 use alloc::vec::Vec;
@@ -10,16 +10,16 @@ use linux_raw_sys::general as raw;
 /// The way in which the engine gets into a program, or why not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A dynamic linker runs in it, and loads the library beside others.
+    /// A dynamic linker runs in the program, and loads our library beside others.
     Dynamic,
     /// As [`Kind::Dynamic`], but with the address sanitizer, which refuses to start behind our library unless its
     /// [options](with_any_order) allow it.
     Sanitized,
-    /// The program has no libraries: there is no C library in it that ours could go along with.
+    /// The program loads no libraries, and so not ours.
     Static,
-    /// The program gains privileges, and a dynamic linker ignores `LD_PRELOAD` then.
+    /// The program gains privileges, so that a dynamic linker ignores `LD_PRELOAD`.
     Privileged(&'static str),
-    /// The program is for another kind of machine.
+    /// The program is for another kind of machine (`e_machine`).
     Foreign(u16),
     /// Neither an executable nor a script.
     Unknown,
@@ -28,7 +28,7 @@ pub enum Kind {
 /// The name of the variable that holds the address sanitizer's options.
 pub const SANITIZER_OPTIONS: &str = "ASAN_OPTIONS";
 
-/// The address sanitizer's options, with leave for other libraries to come first; `None` where they speak of that.
+/// Returns the address sanitizer's options, changed to allow other libraries to be first; `None` if they set that option already.
 pub fn with_any_order(options: &[u8]) -> Option<Vec<u8>> {
     const NAME: &[u8] = b"verify_asan_link_order";
     if options.windows(NAME.len()).any(|window| window == NAME) {
@@ -45,14 +45,14 @@ pub fn with_any_order(options: &[u8]) -> Option<Vec<u8>> {
 
 /// Most interpreters that the kernel follows.
 const DEPTH: usize = 5;
-/// Bytes of a file that are looked at first, as many as the kernel looks at.
+/// Bytes at the start of a file that are read, as many as the kernel reads.
 const HEAD: usize = 256;
 const PT_LOAD: u32 = 1;
 const PT_INTERP: u32 = 3;
 const PT_DYNAMIC: u32 = 2;
 const ET_DYN: u16 = 3;
 
-/// A descriptor that is closed in the end.
+/// A descriptor that is closed on drop.
 struct File(i32);
 
 impl Drop for File {
@@ -61,10 +61,10 @@ impl Drop for File {
     }
 }
 
-/// Looks at `program`, or at the interpreter that will run it.
+/// Returns the kind of `program`, or of the interpreter that will run it.
 ///
 /// # Errors
-/// The negative errno of reading it.
+/// The negative errno of reading the file.
 pub fn kind(program: &CStr) -> Result<Kind, isize> {
     follow(program, |_| {}).map(|executed| executed.kind)
 }
@@ -76,7 +76,7 @@ struct Executed {
     elf: Option<(File, Elf)>,
 }
 
-/// Goes from script to interpreter, each of which `told` hears of, to what is executed.
+/// Follows scripts to their interpreters, calls `told` with each interpreter, and returns the file that is executed in the end.
 fn follow(program: &CStr, mut told: impl FnMut(&CStr)) -> Result<Executed, isize> {
     let mut head = [0; HEAD + 1];
     let mut is_linker = is_linker(program.to_bytes());
@@ -106,22 +106,22 @@ fn follow(program: &CStr, mut told: impl FnMut(&CStr)) -> Result<Executed, isize
     unknown()
 }
 
-/// The description of a program, for people.
+/// The description of a program, to be shown to users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// How the engine gets into it.
+    /// The way in which the engine gets into the program.
     pub kind: Kind,
     /// The interpreters that run it, if it is a script: its own first.
     pub interpreters: Vec<Vec<u8>>,
     /// The dynamic linker that the program, or the last interpreter, names.
     pub linker: Option<Vec<u8>>,
-    /// Whether it is position-independent.
+    /// True if the executable file is position-independent.
     pub is_pie: bool,
-    /// The names of the libraries that it names itself, as far as they are short.
+    /// The names of the libraries that the executable file itself needs, cut off after 32 bytes.
     pub libraries: Vec<Vec<u8>>,
 }
 
-/// Describes `program`. Where an interpreter cannot be read, the description ends with its name.
+/// Describes `program`. If an interpreter cannot be read, the description ends with its name.
 ///
 /// # Errors
 /// The negative errno of reading the program.
@@ -144,14 +144,14 @@ pub fn describe(program: &CStr) -> Result<Description, isize> {
     Ok(description)
 }
 
-/// Opens a file to look at; what is no file is not waited for.
+/// Opens a file for reading, without waiting for the other end of a pipe.
 fn open(path: &CStr) -> Result<File, isize> {
     // SAFETY: the path ends with zero.
     let fd = unsafe { sys::open(path.as_ptr().cast(), raw::O_RDONLY | raw::O_NONBLOCK, 0) };
     if fd < 0 { Err(fd as isize) } else { Ok(File(fd)) }
 }
 
-/// The interpreter that a script names. Its name is ended where it stands.
+/// Returns the interpreter that a script names; a zero is written behind the name in `head`.
 fn interpreter(head: &mut [u8; HEAD + 1]) -> Option<&CStr> {
     if !head.starts_with(b"#!") {
         return None;
@@ -163,7 +163,7 @@ fn interpreter(head: &mut [u8; HEAD + 1]) -> Option<&CStr> {
     (end > start).then(|| CStr::from_bytes_until_nul(&head[start..]).ok()).flatten()
 }
 
-/// The privilege that executing the file gives, if any.
+/// Returns the privilege that executing the file gives, if any.
 fn privilege(file: &File) -> Option<&'static str> {
     let mut status = MaybeUninit::<raw::stat>::uninit();
     if sys::fstat(file.0, &mut status) < 0 {
@@ -178,22 +178,22 @@ fn privilege(file: &File) -> Option<&'static str> {
     if status.st_mode & 0o2010 == 0o2010 && status.st_gid != group {
         return Some("set-group-ID");
     }
-    // root has the capabilities anyway, and gains nothing that the linker would mind.
+    // root has the capabilities anyway, so that the dynamic linker does not ignore `LD_PRELOAD`.
     (user != 0 && sys::has_attribute(file.0, c"security.capability")).then_some("given file capabilities")
 }
 
 /// The contents of the ELF header and the program headers.
 struct Elf {
-    /// Of `PT_INTERP`: where in the file, and how long.
+    /// The offset of `PT_INTERP` in the file, and its length.
     interpreter: Option<(u64, u64)>,
-    /// Of `PT_DYNAMIC`.
+    /// The offset of `PT_DYNAMIC` in the file, and its length.
     dynamic: Option<(u64, u64)>,
     segments: Segments,
     is_shared_object: bool,
 }
 
 impl Elf {
-    /// Reads them; what the file is where it cannot be executed here.
+    /// Reads the headers. The error is the kind of a file that cannot be executed here.
     fn read(file: &File, head: &[u8]) -> Result<Self, Kind> {
         let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
         let machine = half(18);
@@ -239,7 +239,7 @@ impl Elf {
         }
     }
 
-    /// The path of the dynamic linker.
+    /// Returns the path of the dynamic linker.
     fn linker(&self, file: &File) -> Option<Vec<u8>> {
         const MOST: u64 = 4096;
         let (start, length) = self.interpreter?;
@@ -250,10 +250,10 @@ impl Elf {
     }
 }
 
-/// Most parts of a program that are mapped alike.
+/// Most `PT_LOAD` segments of a program that are kept.
 const MOST_SEGMENTS: usize = 16;
 
-/// Which part of a file is mapped where: its offset, its address, its length.
+/// The `PT_LOAD` segments, each as its offset in the file, its address and its length.
 struct Segments {
     all: [(u64, u64, u64); MOST_SEGMENTS],
     count: usize,
@@ -267,7 +267,7 @@ impl Segments {
         }
     }
 
-    /// Where in the file lies what is mapped at `address`.
+    /// Returns the offset in the file that is mapped at `address`.
     fn offset(&self, address: u64) -> Option<u64> {
         let (offset, start, _) = self.all[..self.count]
             .iter()
@@ -276,11 +276,11 @@ impl Segments {
     }
 }
 
-/// Bytes of a library's name that are looked at.
+/// Bytes of a library's name that are read.
 const NAME: usize = 32;
 
 impl Elf {
-    /// Shows the name of each library that the dynamic section names, until `shown` has seen enough; a name is empty where it
+    /// Calls `shown` with the name of each library that the dynamic section names, until `shown` returns false; a name is empty if it
     /// cannot be read. Go can make programs with a dynamic linker but without any library.
     fn libraries(&self, file: &File, mut shown: impl FnMut(&[u8; NAME]) -> bool) {
         const DT_NULL: u64 = 0;
@@ -305,7 +305,7 @@ impl Elf {
         });
     }
 
-    /// Shows the entries of the dynamic section, until `shown` has seen enough.
+    /// Calls `shown` with the tag and value of each entry of the dynamic section, until `shown` returns false.
     fn entries(&self, file: &File, mut shown: impl FnMut(u64, u64) -> bool) {
         const ENTRY: usize = 16;
         let Some((start, length)) = self.dynamic else { return };
@@ -321,7 +321,7 @@ impl Elf {
     }
 }
 
-/// Whether a library is the address sanitizer of gcc or clang. It must be the first, so no other name need be looked at.
+/// True if a library is the address sanitizer of gcc or clang. The sanitizer must be the first library, so only that name is checked.
 fn is_sanitizer(name: &[u8]) -> bool {
     name.starts_with(b"libasan.so") || name.starts_with(b"libclang_rt.asan")
 }
@@ -332,7 +332,7 @@ fn long(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(long)
 }
 
-/// Whether the program is a dynamic linker, by the name that all of them have.
+/// True if the program is a dynamic linker, judged by the name that all of them have.
 fn is_linker(program: &[u8]) -> bool {
     let name = program.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     name.starts_with(b"ld-") || name.starts_with(b"ld.so")

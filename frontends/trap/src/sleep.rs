@@ -1,5 +1,5 @@
-//! System calls of the engine that sleep in a thread whose signals are not blocked: one that was kept out since the thread entered, or
-//! comes at the brink of the sleep, ends it.
+//! System calls of the engine that sleep in a thread whose signals are not blocked. A signal that was kept out of the engine since the
+//! thread entered, or that arrives just before the call, keeps the thread from sleeping.
 
 use crate::arch::{
     Context, anyring_trap_sleep, anyring_trap_sleep_end, anyring_trap_sleep_interrupted,
@@ -7,8 +7,8 @@ use crate::arch::{
 };
 use core::cell::Cell;
 
-/// Makes a system call that may sleep, or answers `-EINTR` at once where `interrupted` is set, which handlers of the thread's signals
-/// do: between the look at it and the instruction that makes the call, [`give_up`] sets the thread back.
+/// Makes a system call that may sleep, or returns `-EINTR` without a call if `interrupted` is set. Handlers of the thread's signals
+/// set it; if one runs between the check of `interrupted` and the system call instruction, [`give_up`] prevents the call.
 ///
 /// # Safety
 /// As for the call that `number` names.
@@ -17,7 +17,7 @@ pub unsafe fn unless(interrupted: &Cell<bool>, number: usize, arguments: [usize;
     unsafe { anyring_trap_sleep(number, arguments.as_ptr(), interrupted.as_ptr()) }
 }
 
-/// A signal was kept out of a thread whose word is set. At the brink of a sleep, the thread does not sleep.
+/// Makes [`unless`] return `-EINTR` if a signal, which was kept out, came between its check of `interrupted` and its system call.
 pub fn give_up(interrupted: &mut Context) {
     let start = anyring_trap_sleep_start as *const () as usize;
     let end = anyring_trap_sleep_end as *const () as usize;

@@ -9,9 +9,9 @@ use anyring_runtime::process::{self, Asks, adopt, choose};
 use anyring_runtime::{ask, beside, log, metrics, trace};
 use linux_raw_sys::errno::ENOMEM;
 
-/// Chooses the engine and puts the trap in place, before the program's first instruction. Whether
-/// the three calls come to us: to our engine, or on their way to the kernel's, where the process is traced. Where calls do not
-/// trap, that is of use only where the front end `interposes` functions.
+/// Chooses the engine and installs the trap, before the program's first instruction. Returns true if anyring sees the three calls:
+/// the user engine answers them, or they are traced on their way to the kernel. If calls do not trap, anyring sees only those that
+/// the front end `interposes`.
 pub fn begin(
     config: &Config,
     reach: &Reach,
@@ -31,7 +31,7 @@ pub fn begin(
     // SAFETY: makes a ring; the stub is in place.
     let kernel = |number, arguments| unsafe { stub::syscall(number, arguments) };
     let inherited = ask::is_filtered() && trap::inherit(reach) == Ok(true);
-    // An ancestor's engine is ours, or it was traced.
+    // An ancestor has installed the filter for the user engine, or to be traced.
     let known = inherited && config.choice == Choice::Auto && !trace::is_wanted();
     let asked = if known { Choice::User } else { config.choice };
     let engine = choose(asked, Asks::Thread, kernel);
@@ -46,12 +46,12 @@ pub fn begin(
     }
     let trapped = if inherited { Ok(()) } else { trap::install(reach, interposes) };
     if let Err(why) = trapped {
-        // No room for one filter more: those of ancestors are of the same kind.
+        // `ENOMEM`: no room for one more filter; those of ancestors trap the same calls.
         if !interposes && why != Failure::Refused("seccomp", -(ENOMEM as isize)) {
             process::goes_without(config, format_args!("cannot install the trap ({why})"));
             return false;
         }
-        // Programs that never use io_uring must not find this in their output, but the one that was asked for.
+        // Only the program that the user has started always reports this: others may never use io_uring.
         let level = if config.started { Level::Off } else { Level::Info };
         log::line(
             level,
@@ -62,14 +62,14 @@ pub fn begin(
     true
 }
 
-/// The kernel's engine was chosen. Whether its calls come to us, to be traced.
+/// Installs the trap for the kernel engine, if calls are to be traced; returns true if they are.
 fn watch(reach: &Reach, interposes: bool, inherited: bool, host: &'static &'static dyn Host) -> bool {
     if !process::watch_kernel(host) {
-        // What an ancestor's filter still traps, all of the calls or some, goes on to the kernel.
+        // The trap passes on to the kernel the calls that an ancestor's filter still traps.
         trap::pass_on();
         return false;
     }
-    // The kernel's rings are told of, or ours.
+    // A trace shows the kernel's rings only: the user engine makes none.
     beside::withdraw();
     let trapped = if inherited { Ok(()) } else { trap::install(reach, interposes) };
     if let Err(why) = trapped {

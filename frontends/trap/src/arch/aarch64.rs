@@ -8,10 +8,10 @@ use linux_raw_sys::general as raw;
 pub const AUDIT_ARCH: u32 = 0xc000_00b7;
 /// `EM_AARCH64`: programs of this architecture.
 pub const ELF_MACHINE: u16 = 183;
-/// `fork(2)`, which is no call of its own: programs ask for `clone(2)`.
+/// System calls that only fork: none, programs use `clone`.
 pub const FORKS: &[u32] = &[];
 
-/// The calls that wait for descriptors, or enter them in what waits.
+/// System calls that wait for descriptors, or register descriptors with epoll.
 pub const WAITING: &[u32] = &[
     raw::__NR_ppoll,
     raw::__NR_pselect6,
@@ -33,10 +33,10 @@ pub const STUB_CODE: &[u8] = &[
     0xc0, 0x03, 0x5f, 0xd6, // ret
 ];
 
-/// Bytes of the stub page: of the largest pages that there are.
+/// Bytes of the stub page: the architecture's largest page size.
 pub const STUB_BYTES: usize = 65536;
 
-/// Bytes that have a page to themselves.
+/// Bytes that fill a page.
 #[repr(align(65536))]
 pub struct Page(pub [u8; STUB_BYTES]);
 
@@ -52,7 +52,7 @@ global_asm!(
     ".globl anyring_trap_restorer",
     ".hidden anyring_trap_restorer",
     ".type anyring_trap_restorer,@function",
-    // Unwinders look at the byte before the address, and know a signal frame by the two instructions.
+    // Unwinders look up the byte before the return address, and recognize a signal frame by these two instructions.
     "nop",
     "anyring_trap_restorer:",
     "mov x8, #139",
@@ -75,14 +75,14 @@ global_asm!(
 );
 
 unsafe extern "C" {
-    /// A system call, or `-EINTR` where `*interrupted` is set; see [`crate::sleep`].
+    /// Makes a system call, or returns `-EINTR` if `*interrupted` is set; see [`crate::sleep`].
     pub fn anyring_trap_sleep(number: usize, arguments: *const usize, interrupted: *const bool) -> isize;
 
-    /// Where it looks at `*interrupted`.
+    /// The address at which `anyring_trap_sleep` reads `*interrupted`.
     pub fn anyring_trap_sleep_start();
-    /// Behind its `svc`.
+    /// The address behind the `svc` of `anyring_trap_sleep`.
     pub fn anyring_trap_sleep_end();
-    /// Where it returns `-EINTR`.
+    /// The address at which `anyring_trap_sleep` returns `-EINTR`.
     pub fn anyring_trap_sleep_interrupted();
 }
 
@@ -98,7 +98,7 @@ global_asm!(
     ".globl anyring_trap_sleep_interrupted",
     ".hidden anyring_trap_sleep_interrupted",
     "anyring_trap_sleep:",
-    // A thread may end in the call: what unwinds it comes by.
+    // A thread may end in the call: its unwinder passes this frame.
     ".cfi_startproc",
     "mov x9, x1",
     "mov x10, x2",
@@ -120,8 +120,8 @@ global_asm!(
     ".popsection",
 );
 
-/// The return from a signal handler, and the flag that has the kernel use it. Without them handlers would return through the vdso, which
-/// a program may unmap (valgrind does).
+/// Returns the flag `SA_RESTORER`, and the function that returns from a signal handler. Without them handlers would return through
+/// the vdso, which a program may unmap (valgrind does).
 pub fn restorer() -> (u32, usize) {
     const SA_RESTORER: u32 = 0x0400_0000;
     (SA_RESTORER, anyring_trap_restorer as *const () as usize)
@@ -131,15 +131,15 @@ pub fn restorer() -> (u32, usize) {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct AlternateStack {
-    /// Its lowest address.
+    /// The lowest address.
     pub address: usize,
     /// `SS_*`.
     pub flags: u32,
-    /// Its length.
+    /// The length.
     pub bytes: usize,
 }
 
-/// The registers that a signal interrupted, as they lie in `ucontext_t`.
+/// The state of the thread that a signal interrupted, in the layout of `ucontext_t`.
 #[repr(C)]
 pub struct Context {
     flags: usize,
@@ -162,49 +162,49 @@ const _: () = {
 };
 
 impl Context {
-    /// The arguments of the trapped system call.
+    /// Returns the arguments of the trapped system call.
     pub fn arguments(&self) -> [usize; 6] {
         [0, 1, 2, 3, 4, 5].map(|index: usize| self.registers[index])
     }
 
-    /// Sets what the trapped call shall return.
+    /// Sets the result of the trapped call.
     pub fn set_result(&mut self, result: isize) {
         self.registers[0] = result as usize;
     }
 
-    /// Where the thread goes on.
+    /// Returns the address at which the thread continues.
     pub fn instruction_pointer(&self) -> usize {
         self.program_counter
     }
 
-    /// Where the thread goes on, its stack and its frame, and where its function goes back to.
+    /// Returns the thread's program counter, stack pointer, frame pointer and link register.
     pub fn pointers(&self) -> [usize; 4] {
         [self.program_counter, self.stack_pointer, self.registers[29], self.registers[30]]
     }
 
-    /// Lets the thread go on at `address`.
+    /// Lets the thread continue at `address`.
     pub fn set_instruction_pointer(&mut self, address: usize) {
         self.program_counter = address;
     }
 
-    /// Lets the thread make its call `number` again, with another first argument.
+    /// Lets the thread repeat its system call, as call `number` with the first argument `first`.
     pub fn repeat_call(&mut self, number: usize, first: usize) {
         self.registers[8] = number;
         self.registers[0] = first;
         self.program_counter -= 4;
     }
 
-    /// The stack that the thread's handlers run on.
+    /// Returns the thread's alternate stack; the return from the handler sets it.
     pub fn alternate_stack(&mut self) -> &mut AlternateStack {
         &mut self.stack
     }
 
-    /// The signals that the thread had blocked.
+    /// Returns the signals that the thread had blocked.
     pub fn signal_mask(&self) -> u64 {
         self.signal_mask
     }
 
-    /// The signals that the thread will have blocked.
+    /// Sets the signals that the thread will have blocked.
     pub fn set_signal_mask(&mut self, mask: u64) {
         self.signal_mask = mask;
     }

@@ -8,10 +8,10 @@ use linux_raw_sys::general as raw;
 pub const AUDIT_ARCH: u32 = 0xc000_003e;
 /// `EM_X86_64`: programs of this architecture.
 pub const ELF_MACHINE: u16 = 62;
-/// `fork(2)`, where it is a call of its own.
+/// System calls that only fork.
 pub const FORKS: &[u32] = &[raw::__NR_fork];
 
-/// The calls that wait for descriptors, or enter them in what waits.
+/// System calls that wait for descriptors, or register descriptors with epoll.
 pub const WAITING: &[u32] = &[
     raw::__NR_poll,
     raw::__NR_ppoll,
@@ -39,7 +39,7 @@ pub const STUB_CODE: &[u8] = &[
 /// Bytes of the stub page.
 pub const STUB_BYTES: usize = 4096;
 
-/// Bytes that have a page to themselves.
+/// Bytes that fill a page.
 #[repr(align(4096))]
 pub struct Page(pub [u8; STUB_BYTES]);
 
@@ -55,7 +55,7 @@ global_asm!(
     ".globl anyring_trap_restorer",
     ".hidden anyring_trap_restorer",
     ".type anyring_trap_restorer,@function",
-    // Unwinders look at the byte before the address, and know a signal frame by the two instructions.
+    // Unwinders look up the byte before the return address, and recognize a signal frame by these two instructions.
     "nop",
     "anyring_trap_restorer:",
     "mov rax, 15",
@@ -78,14 +78,14 @@ global_asm!(
 );
 
 unsafe extern "C" {
-    /// A system call, or `-EINTR` where `*interrupted` is set; see [`crate::sleep`].
+    /// Makes a system call, or returns `-EINTR` if `*interrupted` is set; see [`crate::sleep`].
     pub fn anyring_trap_sleep(number: usize, arguments: *const usize, interrupted: *const bool) -> isize;
 
-    /// Where it looks at `*interrupted`.
+    /// The address at which `anyring_trap_sleep` reads `*interrupted`.
     pub fn anyring_trap_sleep_start();
-    /// Behind its `syscall`.
+    /// The address behind the `syscall` of `anyring_trap_sleep`.
     pub fn anyring_trap_sleep_end();
-    /// Where it returns `-EINTR`.
+    /// The address at which `anyring_trap_sleep` returns `-EINTR`.
     pub fn anyring_trap_sleep_interrupted();
 }
 
@@ -101,7 +101,7 @@ global_asm!(
     ".globl anyring_trap_sleep_interrupted",
     ".hidden anyring_trap_sleep_interrupted",
     "anyring_trap_sleep:",
-    // A thread may end in the call: what unwinds it comes by.
+    // A thread may end in the call: its unwinder passes this frame.
     ".cfi_startproc",
     "mov rcx, rdx",
     "mov rax, rdi",
@@ -126,13 +126,13 @@ global_asm!(
     ".popsection",
 );
 
-/// The return from a signal handler, as the kernel wants it named in `sa_restorer`, and the flag that says that it is there.
+/// Returns the flag `SA_RESTORER`, and the function for `sa_restorer`, which returns from a signal handler.
 pub fn restorer() -> (u32, usize) {
     const SA_RESTORER: u32 = 0x0400_0000;
     (SA_RESTORER, anyring_trap_restorer as *const () as usize)
 }
 
-/// Instruction fetches see what was written.
+/// Does nothing: instruction fetches see code that was just written.
 ///
 /// # Safety
 /// None here.
@@ -142,15 +142,15 @@ pub unsafe fn synchronize_code(_code: *const u8, _length: usize) {}
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct AlternateStack {
-    /// Its lowest address.
+    /// The lowest address.
     pub address: usize,
     /// `SS_*`.
     pub flags: u32,
-    /// Its length.
+    /// The length.
     pub bytes: usize,
 }
 
-/// The registers that a signal interrupted, as they lie in `ucontext_t`.
+/// The state of the thread that a signal interrupted, in the layout of `ucontext_t`.
 #[repr(C)]
 pub struct Context {
     flags: usize,
@@ -167,7 +167,7 @@ const _: () = {
     assert!(core::mem::offset_of!(Context, signal_mask) == 296);
 };
 
-/// Places of registers in `ucontext_t` (`REG_*` of `<sys/ucontext.h>`).
+/// Indices of registers in `ucontext_t` (`REG_*` of `<sys/ucontext.h>`).
 pub mod register {
     /// r8.
     pub const R8: usize = 0;
@@ -199,60 +199,60 @@ pub mod register {
 use register::{R8, R9, R10, RAX, RBP, RDI, RDX, RIP, RSI, RSP};
 
 impl Context {
-    /// The arguments of the trapped system call.
+    /// Returns the arguments of the trapped system call.
     pub fn arguments(&self) -> [usize; 6] {
         [RDI, RSI, RDX, R10, R8, R9].map(|index| self.registers[index])
     }
 
-    /// Sets what the trapped call shall return.
+    /// Sets the result of the trapped call.
     pub fn set_result(&mut self, result: isize) {
         self.registers[RAX] = result as usize;
     }
 
-    /// Where the thread goes on.
+    /// Returns the address at which the thread continues.
     pub fn instruction_pointer(&self) -> usize {
         self.registers[RIP]
     }
 
-    /// Where the thread goes on, its stack and its frame; there is no link register.
+    /// Returns the thread's instruction pointer, stack pointer and frame pointer, and 0 because there is no link register.
     pub fn pointers(&self) -> [usize; 4] {
         let [ip, sp, bp] = [RIP, RSP, RBP].map(|index| self.registers[index]);
         [ip, sp, bp, 0]
     }
 
-    /// Lets the thread go on at `address`.
+    /// Lets the thread continue at `address`.
     pub fn set_instruction_pointer(&mut self, address: usize) {
         self.registers[RIP] = address;
     }
 
-    /// A [`register`].
+    /// Returns the value of a [`register`].
     pub fn register(&self, place: usize) -> usize {
         self.registers[place]
     }
 
-    /// Lets the thread go on with another value in a [`register`].
+    /// Sets the value of a [`register`] with which the thread continues.
     pub fn set_register(&mut self, place: usize, value: usize) {
         self.registers[place] = value;
     }
 
-    /// Lets the thread make its call `number` again, with another first argument.
+    /// Lets the thread repeat its system call, as call `number` with the first argument `first`.
     pub fn repeat_call(&mut self, number: usize, first: usize) {
         self.registers[RAX] = number;
         self.registers[RDI] = first;
         self.registers[RIP] -= 2;
     }
 
-    /// The stack that the thread's handlers run on.
+    /// Returns the thread's alternate stack; the return from the handler sets it.
     pub fn alternate_stack(&mut self) -> &mut AlternateStack {
         &mut self.stack
     }
 
-    /// The signals that the thread had blocked.
+    /// Returns the signals that the thread had blocked.
     pub fn signal_mask(&self) -> u64 {
         self.signal_mask
     }
 
-    /// The signals that the thread will have blocked.
+    /// Sets the signals that the thread will have blocked.
     pub fn set_signal_mask(&mut self, mask: u64) {
         self.signal_mask = mask;
     }
