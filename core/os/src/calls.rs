@@ -114,8 +114,8 @@ pub fn map_for_children(length: usize) -> Result<*mut u8, Errno> {
     map_anywhere(length, nr::MAP_SHARED | nr::MAP_ANONYMOUS, -1, 0)
 }
 
-/// True if the kernel accepts `address`, a multiple of 4, from this thread as one of a program's memory: its `access_ok`. An
-/// Arm kernel may accept more addresses than the processor can map, so a trial mapping would tell less.
+/// True if the kernel's `access_ok` accepts `address`, a multiple of 4, from this thread. A trial mapping would not do instead: an
+/// Arm kernel may accept addresses that the processor cannot map.
 pub fn may_be_memory(address: usize) -> bool {
     let operation = nr::FUTEX_WAKE | nr::FUTEX_PRIVATE_FLAG;
     // SAFETY: reads and writes no memory. A thread that waits on a futex there may wake spuriously, as it may at any time.
@@ -401,8 +401,8 @@ pub fn keep_from_children(address: *mut u8, length: usize) -> Result<(), Errno> 
 /// page fault.
 const NOWHERE: usize = (-65536_isize) as usize;
 
-/// Waits for completions of a Linux AIO context without fetching them: `EFAULT` means that there are some. Without any, the wait ends
-/// when `least` are there; before Linux 6.8, when the first is there.
+/// Waits for completions of a Linux AIO context without fetching them; `EFAULT` means that there are some. If there are none yet, the
+/// wait ends when `least` have come; before Linux 6.8, when the first has come.
 pub fn await_completions(
     context: usize,
     least: usize,

@@ -11,7 +11,7 @@ static STATE: AtomicU32 = AtomicU32::new(0);
 const LIFTED: u32 = 1 << 31;
 /// A thread waits for the end of [`LIFTED`].
 const AWAITED: u32 = 1 << 30;
-/// The group in which creators of processes are counted. Once a wait for them has timed out, they are ignored and a new group begins.
+/// One step of the group number. Creators of processes are counted by group: once a wait for a group has timed out, a new one begins.
 const GROUP: u32 = 1 << 16;
 const GROUPS: u32 = AWAITED - GROUP;
 const MAKERS: u32 = GROUP - 1;
@@ -19,8 +19,8 @@ const MAKERS: u32 = GROUP - 1;
 /// How long to wait for threads that create processes before a limit is raised. Creation takes microseconds, but the functions
 /// that do it may return only when the new process has ended.
 const PATIENCE_NS: u64 = 10_000_000;
-/// How long to wait for threads that execute programs. Such a call returns soon, or never: then it ends the thread that has raised a
-/// limit.
+/// How long to wait for threads that execute programs. An `execve` fails soon, or else ends all other threads: one that had raised a
+/// limit could not restore it.
 const PATIENCE_WITH_PROGRAMS_NS: u64 = 1_000_000_000;
 
 /// How many of the threads counted in [`STATE`] execute programs.

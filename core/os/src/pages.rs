@@ -108,8 +108,8 @@ fn mapped(first: u64, length: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// True if a part is a shared mapping of a file on a block device: the kernel does not pin pages that it has
-/// to write back. False if the kernel cannot tell (before 6.11, or without `/proc`).
+/// True if a part of the range is a shared mapping of a file on a block device: the kernel does not pin pages that
+/// it has to write back. False if the kernel cannot tell (before 6.11, or without `/proc`).
 fn is_shared_with_storage(first: u64, length: u64) -> bool {
     let Ok(maps) = crate::open(c"/proc/self/maps", O_RDONLY | O_CLOEXEC) else { return false };
     let end = first + length;

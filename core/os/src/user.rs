@@ -131,7 +131,7 @@ fn copies_by_processor() -> bool {
     host::get().is_some_and(|host| host.faults_resume())
 }
 
-/// Copies `length` bytes, where one side is the program's memory. `EFAULT` if that is not mapped.
+/// Copies `length` bytes to or from the program's memory. `EFAULT` if the program's memory is not mapped.
 ///
 /// # Safety
 /// The engine's side must be valid; the program's side may be any address.

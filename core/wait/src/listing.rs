@@ -69,8 +69,8 @@ impl<R: Clone> Listing<R> {
         rings
     }
 
-    /// Returns the time until which the reactor sleeps, called just before the sleep. A later change whose time is earlier than
-    /// that returns a [`Kick`].
+    /// Notes that the reactor is about to sleep, and returns the time until which it sleeps. A ring that becomes due earlier needs
+    /// a [`Kick`].
     pub fn falls_asleep(&mut self) -> u64 {
         self.wakes_at_ns = self.due.first().map_or(u64::MAX, |&(due_ns, _)| due_ns);
         self.wakes_at_ns

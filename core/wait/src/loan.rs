@@ -22,7 +22,7 @@ pub struct Loan {
     open: bool,
     /// The last work that the submission has queued, if all its work can be lent.
     queued: Option<Queued>,
-    /// Whether work is lent, and whether a thread has it.
+    /// The phase of the current loan, if any.
     state: State,
     /// A thread waits for the end of the loan.
     awaited: bool,

@@ -146,8 +146,8 @@ impl Token {
         self.beside -= 1;
     }
 
-    /// Wakes, once, every thread that waits for at most `ready` completions, the number that are there.
-    /// Observers are woken by any post.
+    /// Wakes each thread that waits for no more than `ready` completions, the number in the CQ, unless it
+    /// was woken already. Observers are woken by any post.
     pub fn posted(&mut self, ready: u32, mut wake: impl FnMut(Wake)) {
         if self.driver_wants.is_some_and(|wants| wants <= ready) {
             self.driver_wants = None;

@@ -129,7 +129,7 @@ impl Lent {
     }
 }
 
-/// Lends methods of [`Core`]: methods of the ring to `Lent`, methods of one request to `Attempt`.
+/// Generates methods that call methods of [`Core`] of the same name: `Lent` gets those of the ring, `Attempt` those of one request.
 macro_rules! lend {
     ($($verb:ident(&self $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;)*) => {
         impl Lent { $(

@@ -24,7 +24,7 @@ pub fn watch(fd: Fd, ring: &'static Ring, serial: u64) {
     }
 }
 
-/// Ends the rings to which no reference is left: those that [`collect`] ends, and those without a watch.
+/// Ends the rings that [`collect`] ends, and unwatched rings of which the program has no descriptor any more.
 pub fn collect_all() {
     collect();
     for (ring, serial) in watches::unwatched() {

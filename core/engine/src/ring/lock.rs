@@ -95,7 +95,7 @@ impl CoreGuard<'_> {
         matches!(self.exit, Exit::Drive)
     }
 
-    /// Has the end of the guard pass on work and the driver's role: the holder advances requests from now on.
+    /// Makes the guard pass on work and the driver's role when it ends, because its holder advances requests from now on.
     pub fn begin_to_drive(&mut self) {
         self.exit = Exit::Drive;
     }

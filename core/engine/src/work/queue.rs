@@ -41,7 +41,7 @@ pub struct WorkQueue {
     on_files: OnFiles,
     /// The amount of that work that a worker has, or had, by descriptor.
     handed_over: OnFiles,
-    /// Reads that the device has.
+    /// Reads in flight at the device.
     pub(super) in_flight: InFlight,
     /// How long writes into the page cache have taken of late, in any thread, in microseconds.
     write_takes_us: u64,
@@ -186,7 +186,7 @@ impl WorkQueue {
     }
 }
 
-/// Reads that the device has.
+/// Reads in flight at the device.
 impl WorkQueue {
     /// Returns all reads that the device has.
     #[inline]

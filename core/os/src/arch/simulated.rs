@@ -132,11 +132,11 @@ pub const fn untagged(address: u64) -> u64 {
 /// Does nothing: there are no tags.
 pub fn tags_are_used() {}
 
-/// Does nothing, as [`tags_are_used`].
+/// Does nothing: there are no tags.
 #[inline]
 pub fn take_tags() {}
 
-/// Does nothing, as [`tags_are_used`].
+/// Does nothing: there are no tags.
 pub fn look_for_tags() {}
 
 /// Returns the address of a word for which the kernel tells whether memory may end at `end`.

@@ -22,12 +22,12 @@ macro_rules! atomic {
         pub struct $name $(<$parameter>)? ($inner);
 
         impl $(<$parameter>)? $name $(<$parameter>)? {
-            /// Makes a new one.
+            /// Makes a new atomic.
             pub const fn new(value: $value) -> Self {
                 Self(<$inner>::new(value))
             }
 
-            /// Loads as the one of `core`.
+            /// Loads like the atomic of `core`.
             #[inline]
             pub fn load(&self, order: Ordering) -> $value {
                 if order != Ordering::Relaxed {
@@ -36,21 +36,21 @@ macro_rules! atomic {
                 self.0.load(order)
             }
 
-            /// Stores as the one of `core`.
+            /// Stores like the atomic of `core`.
             #[inline]
             pub fn store(&self, value: $value, order: Ordering) {
                 point();
                 self.0.store(value, order);
             }
 
-            /// Swaps as the one of `core`.
+            /// Swaps like the atomic of `core`.
             #[inline]
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
                 point();
                 self.0.swap(value, order)
             }
 
-            /// Compares and exchanges as the one of `core`.
+            /// Compares and exchanges like the atomic of `core`.
             ///
             /// # Errors
             /// The current value, if it differs from `current`.
@@ -74,35 +74,35 @@ macro_rules! number {
         atomic!($name, real::$name, $value, []);
 
         impl $name {
-            /// Adds as the one of `core`.
+            /// Adds like the atomic of `core`.
             #[inline]
             pub fn fetch_add(&self, value: $value, order: Ordering) -> $value {
                 point();
                 self.0.fetch_add(value, order)
             }
 
-            /// Subtracts as the one of `core`.
+            /// Subtracts like the atomic of `core`.
             #[inline]
             pub fn fetch_sub(&self, value: $value, order: Ordering) -> $value {
                 point();
                 self.0.fetch_sub(value, order)
             }
 
-            /// Sets bits as the one of `core`.
+            /// Sets bits like the atomic of `core`.
             #[inline]
             pub fn fetch_or(&self, value: $value, order: Ordering) -> $value {
                 point();
                 self.0.fetch_or(value, order)
             }
 
-            /// Clears bits as the one of `core`.
+            /// Clears bits like the atomic of `core`.
             #[inline]
             pub fn fetch_and(&self, value: $value, order: Ordering) -> $value {
                 point();
                 self.0.fetch_and(value, order)
             }
 
-            /// Updates as the one of `core`.
+            /// Updates like the atomic of `core`.
             ///
             /// # Errors
             /// The current value, if `change` returns no other.
@@ -122,15 +122,15 @@ macro_rules! number {
                 Err(now)
             }
 
-            /// Returns a pointer as the one of `core`.
+            /// Returns a pointer like the atomic of `core`.
             pub fn as_ptr(&self) -> *mut $value {
                 self.0.as_ptr()
             }
 
-            /// Converts a pointer as the one of `core`.
+            /// Converts a pointer like the atomic of `core`.
             ///
             /// # Safety
-            /// As for the one of `core`.
+            /// As for the atomic of `core`.
             pub unsafe fn from_ptr<'a>(place: *mut $value) -> &'a $name {
                 // SAFETY: passed on to the caller; the type has the value's layout.
                 unsafe { &*place.cast() }

@@ -133,7 +133,7 @@ const TAX: u16 = 0x00;
 const TXA: u16 = 0x80;
 
 impl Step {
-    /// Decodes an instruction that `behind` instructions follow.
+    /// Decodes an instruction; `behind` is the number of instructions after it.
     fn read(instruction: Instruction, behind: usize) -> Option<Step> {
         let Instruction { code, jump_true, jump_false, k } = instruction;
         let source = if code & FROM_X != 0 { Source::X } else { Source::K(k) };

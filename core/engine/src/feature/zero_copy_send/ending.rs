@@ -1,11 +1,11 @@
-//! Sockets that the program closes while pages are out.
+//! Sockets that the program closes while the network stack still reads pages of zero-copy sends.
 //!
 //! In the kernel, zero-copy sends do not change the end of a socket: the close of its last descriptor resets the connection, or
-//! lets the end follow the data, and the memory is reported free when the network releases it. Here only the error queue reports
-//! that, and it is gone with the last descriptor. So the engine keeps its duplicate, and does to the duplicate's connection what
-//! the close would do: a reset drops queued data, and notices follow; an end is sent after the data.
+//! sends the end after the data, and the memory is reported free when the network releases it. Here only the error queue reports
+//! that, and the queue is gone with the last descriptor. So the engine keeps its duplicate of the descriptor, and ends the
+//! connection as the close would: by a reset, which drops queued data and brings the notices, or by an end after the data.
 //!
-//! That must not happen to a socket that another process has as well, which no system call tells. So:
+//! The engine must not end a connection whose socket another process has, too, and no system call tells which processes have it. So:
 //!
 //! - when the last known descriptor is closed, the engine searches the process's descriptors once, without the ring's lock. A
 //!   descriptor of the socket that it finds is known from then on;

@@ -246,7 +246,7 @@ impl ZeroCopy {
         self.out > 0
     }
 
-    /// True if no send was made since pages were looked for.
+    /// True if no channel has sent since the engine last looked for returned pages.
     pub fn is_seen(&self) -> bool {
         self.fresh.is_empty()
     }

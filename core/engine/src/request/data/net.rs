@@ -22,7 +22,7 @@ pub struct Pages {
     pub out: u32,
     /// No further system calls will follow.
     pub ended: bool,
-    /// Some data was copied after all.
+    /// The kernel has copied some of the data.
     pub copied: bool,
 }
 

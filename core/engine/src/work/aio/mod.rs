@@ -149,7 +149,7 @@ pub struct Aio {
     silent_ns: u64,
     /// The number of transfers so far; the first ones are left to callers.
     wanted: u32,
-    /// The number of transfers left to callers since one was tried, on files for which the kernel does none without waiting.
+    /// The number of transfers on files for which the kernel has done none without waiting; the kernel gets every [`TRY_AGAIN`]th of them.
     untried: u32,
     /// The poll of the driver's eventfd.
     kick: Kick,

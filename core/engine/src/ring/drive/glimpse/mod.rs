@@ -11,7 +11,7 @@ use crate::work::aio::Context;
 /// A poll by Linux AIO.
 pub struct Glimpse {
     context: Context,
-    /// The registration that the poll is for, by its name in epoll's events; `None` once the poll has seen an event.
+    /// The name, in epoll's events, of the registration that the poll serves; `None` once the poll has seen an event.
     sought: Option<u64>,
 }
 
