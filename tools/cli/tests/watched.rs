@@ -407,7 +407,7 @@ fn another_ring_gets_the_descriptor_and_waits() {
     comes_to_another_ring("replaced-waits", -libc::ETIME);
 }
 
-/// Returns the rings of the calls that have submitted.
+/// Returns the rings of the calls of `io_uring_enter` that were to submit something.
 fn came_to(told: &[Told]) -> Vec<u32> {
     let entered = told.iter().filter(|told| matches!(told.body, Body::Entered(one) if one.to_submit > 0));
     entered.map(|told| told.ring).collect()

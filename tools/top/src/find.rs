@@ -80,7 +80,7 @@ pub fn in_process(process: u32) -> io::Result<Vec<Found>> {
     Ok(descriptors.filter_map(|fd| at(process, fd)).collect())
 }
 
-/// The ring behind a descriptor of a process.
+/// Returns the ring behind a descriptor of a process; `None` if the descriptor is not a ring's.
 pub fn at(process: u32, fd: RawFd) -> Option<Found> {
     let engine = Engine::of(&process::target(process, fd)?)?;
     let file = fs::metadata(format!("/proc/{process}/fd/{fd}")).ok()?;

@@ -43,7 +43,7 @@ pub struct Changes {
     pub counters: Counters,
     /// At the first look, requests of before, in order, as far as the queue reaches back.
     pub earlier: Vec<Taken>,
-    /// Requests, in order.
+    /// Requests that were taken from the submission queue since the last look, in order.
     pub taken: Vec<Taken>,
     /// Requests that wait to be taken; they may have been taken, if that is not said yet.
     pub waiting: Vec<Taken>,

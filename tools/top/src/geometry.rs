@@ -117,8 +117,8 @@ impl Counters {
         self.cq_tail.wrapping_sub(self.cq_head).min(self.cq_entries)
     }
 
-    /// Requests in flight, if each has had one completion or will have it: requests taken less completions posted or lost. Completions
-    /// that are kept for want of room are not counted anywhere.
+    /// Returns the number of requests in flight, if each has exactly one completion: requests taken less completions posted or lost.
+    /// `None` if unknown, as while completions are in the overflow list, which no counter shows.
     pub fn in_flight(&self) -> Option<u32> {
         self.surplus()?.try_into().ok()
     }

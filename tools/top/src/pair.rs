@@ -31,7 +31,7 @@ pub struct Pairs {
 pub struct Known<'a> {
     /// All of them.
     pub requests: &'a Requests,
-    /// The doubtful ones, by their user data.
+    /// Requests of which it is not known whether they are in flight: their numbers by their user data.
     pub doubtful: &'a HashMap<u64, u64>,
 }
 

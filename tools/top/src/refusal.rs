@@ -6,7 +6,7 @@ use std::io;
 /// The step that a process or the kernel refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Opening the process (`pidfd_open`).
+    /// Naming the process (`pidfd_open`).
     OpenProcess,
     /// Listing the descriptors of the process (`/proc/PID/fd`).
     ListDescriptors,

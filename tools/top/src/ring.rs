@@ -17,7 +17,7 @@ use crate::signals::StopHeld;
 /// The part of a ring that can be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Its memory.
+    /// The ring's memory.
     Memory,
     /// The counters in `/proc/PID/fdinfo`: the memory is the program's own (`IORING_SETUP_NO_MMAP`), or the caller may not trace
     /// the process.
@@ -46,7 +46,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring that was found, and has not been looked at.
+    /// Makes the record of a ring that was found, and has not been looked at.
     pub fn new(found: Found, since: Since) -> Ring {
         Ring {
             found,
@@ -157,8 +157,8 @@ fn is_of(taken: &OwnedFd, found: &Found) -> bool {
         && target.and_then(|target| Engine::of(&target)) == Some(found.engine)
 }
 
-/// Looks whether a file in memory can be mapped as that of a ring of the user engine: it never becomes shorter, so what is mapped of it
-/// stays, and its pages are of the ordinary size.
+/// Checks that a memory file can be mapped as a ring of the user engine: the file is sealed against becoming shorter, so mapped pages
+/// stay, and its pages have the ordinary size.
 fn check_mappable(fd: &OwnedFd) -> io::Result<()> {
     // `HUGETLBFS_MAGIC`, which has another type in each C library.
     const HUGE_PAGES: u64 = 0x9584_58f6;

@@ -9,7 +9,7 @@ use crate::top::{Row, Table};
 pub struct Column {
     /// Its head.
     pub head: &'static str,
-    /// Its width; 0 for the last one, which takes what is left.
+    /// The column's width in characters; 0 for the last column, which takes the remaining width.
     pub width: u16,
     /// True for numbers, which stand at its right.
     pub is_right: bool,

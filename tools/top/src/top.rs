@@ -31,7 +31,7 @@ pub struct Machine {
     /// Processes that the caller may not look at.
     denied: usize,
     began: Instant,
-    /// The end of the last search, and its duration.
+    /// The end of the last search for rings, and its duration.
     searched: Option<(Instant, Duration)>,
 }
 
@@ -56,7 +56,7 @@ struct Watched {
     is_gone: bool,
 }
 
-/// Sums of the looks at a ring.
+/// Counts over all looks at a ring since its last row.
 #[derive(Clone, Debug, Default)]
 struct Tally {
     looks: u32,

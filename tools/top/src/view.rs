@@ -14,7 +14,7 @@ pub struct View {
 }
 
 impl View {
-    /// Maps `length` bytes that `fd` has at `offset`, of which none is taken to be there yet ([`View::reaches`]).
+    /// Maps `length` bytes of `fd` at `offset`. A byte may be read only after [`View::reaches`] has found that it exists.
     ///
     /// # Errors
     /// The errors of `mmap`.

@@ -80,7 +80,7 @@ impl Filter {
         Ok(self)
     }
 
-    /// True if this is to be shown. Of requests that are told together, each is asked for by [`Filter::wants_request`].
+    /// True if `told` is to be shown; always true for [`Told::Requests`], because [`Filter::wants_request`] decides about each request.
     pub fn wants(&self, place: Place, told: &Told<'_>) -> bool {
         let call = |word, failed, took_ns| Subject { word, ring: place.ring, request: None, failed, took_ns };
         let subject = match told {

@@ -15,7 +15,7 @@ struct Stored {
     length: u64,
     content: u16,
     index: u16,
-    /// Where its bytes lie; `None` where it could not be read.
+    /// Start and length of the copied bytes in `Memory::bytes`; `None` if the memory could not be read.
     bytes: Option<(u32, u32)>,
 }
 
@@ -34,7 +34,7 @@ impl Memory {
     /// None at all.
     pub const EMPTY: Memory = Memory { pieces: Vec::new(), bytes: Vec::new() };
 
-    /// The copies that came with an event.
+    /// Returns the copies that came with an event.
     pub fn of(event: &Event<'_>) -> Memory {
         let mut memory = Memory::default();
         for (attachment, bytes) in event.attachments() {

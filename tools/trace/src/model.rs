@@ -46,7 +46,7 @@ pub struct Place {
     pub time_ns: u64,
     /// The process.
     pub process: u32,
-    /// The thread, 0 where it is not known.
+    /// The thread; 0 if unknown.
     pub thread: u32,
     /// The ring, 0 for none.
     pub ring: u32,
@@ -539,7 +539,7 @@ impl Ring {
         }
     }
 
-    /// The oldest request, with its chain, done or not.
+    /// Removes and returns the oldest request and the other members of its chain, done or not.
     fn take_oldest(&mut self) -> Vec<Box<Request>> {
         let oldest = self.requests.first_key_value().map(|(serial, _)| *serial);
         oldest.map_or_else(Vec::new, |serial| self.give_up(serial))

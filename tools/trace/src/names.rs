@@ -83,7 +83,7 @@ pub fn choice_and_flags(out: &mut String, mask: u32, values: &Names, bits: &Name
     flags(out, bits, rest);
 }
 
-/// The name of an error number.
+/// Returns the name of an error number, if it has one.
 pub fn errno(number: i32) -> Option<String> {
     match nix::errno::Errno::from_raw(number) {
         nix::errno::Errno::UnknownErrno => None,

@@ -218,7 +218,7 @@ pub fn socket_address(out: &mut String, bytes: &[u8], most: usize) {
     };
 }
 
-/// A path up to its zero, or an abstract name, which has one in front and may have others.
+/// Prints a Unix address: a path up to its first zero byte, or an abstract name, which begins with a zero byte and may contain more.
 fn unix_address(out: &mut String, path: &[u8]) {
     out.push_str("{sa_family=AF_UNIX");
     let abstract_name = path.first() == Some(&0);

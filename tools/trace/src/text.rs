@@ -303,7 +303,7 @@ impl Text {
         }
     }
 
-    /// The second completion of a zero-copy send.
+    /// Prints the second completion of a zero-copy send, if there is or will be one.
     fn notification(&mut self, request: &Request, result: &Completion) {
         let awaited = linux_raw_sys::io_uring::IORING_CQE_F_MORE;
         match request.notification() {

@@ -125,7 +125,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("quality/bench/README.md", "", "takes minutes; make bench"),
 ];
 
-/// The status with which a command ends, where that is not 0: the page, how the command begins, the statuses.
+/// Commands whose exit status may differ from 0: the page, the beginning of the command, the allowed statuses.
 const ENDS: &[(&str, &str, &[i32])] = &[
     ("docs/chaos.md", "anyring chaos -- ./program", &[0, 1]), // by its seed
     ("docs/chaos.md", "anyring chaos --seed 7 --shrink", &[1]),

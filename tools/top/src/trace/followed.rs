@@ -29,7 +29,7 @@ pub struct Followed {
     pub missed: [u64; 3],
     /// Requests that may be in flight or done: their numbers by their user data.
     pub doubtful: HashMap<u64, u64>,
-    /// Requests of before the trace that may be in flight, the newest with each user data.
+    /// Requests from before the trace that may be in flight, by their user data; of several with the same user data, the newest.
     pub earlier: HashMap<u64, Taken>,
     /// The numbers of earlier requests of which completions came, and more may come.
     pub earlier_serials: HashSet<u64>,

@@ -23,7 +23,7 @@ use crate::follow::{Changes, Posted, Taken};
 use crate::pair::{Known, Pairs};
 use crate::process;
 
-/// The interval at which the numbers of missed requests and completions are reported.
+/// The time between two reports of how many requests and completions were missed.
 const UNSEEN_NS: u64 = 1_000_000_000;
 
 /// The moment of a look, and what is needed of its findings.

@@ -4,7 +4,7 @@ pub mod sites;
 
 /// The relocation by which the image is adapted: `R_X86_64_RELATIVE`.
 pub const RELATIVE: u32 = 8;
-/// The bytes that parts of the image that are mapped apart begin at multiples of.
+/// The alignment, in bytes, of the parts of the image that are mapped separately.
 pub const PAGE: usize = 4096;
 /// The instruction `syscall`.
 pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
