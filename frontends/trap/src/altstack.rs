@@ -54,7 +54,7 @@ static ALTERNATE: Stacks = [const { Provided::none() }; 256];
 /// Stacks for the engine, each with a temporary alternate stack.
 static APART: Stacks = [const { Provided::none() }; 256];
 
-/// True if the handler runs on an alternate stack of which too little is left for the engine.
+/// True if the handler runs on an alternate stack with too little room left for the engine.
 pub fn is_small(interrupted: &mut Context) -> bool {
     let here = 0u8;
     let stack = interrupted.alternate_stack();

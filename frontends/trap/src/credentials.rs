@@ -4,7 +4,7 @@ use crate::{signals, stub};
 use anyring_runtime::credentials::{begin, reach};
 use anyring_runtime::log;
 
-/// Makes such a call for the program, and tells the engine of the change.
+/// Makes a call that changes credentials for the program, and tells the engine of the change.
 ///
 /// # Safety
 /// The program made the call.

@@ -4,7 +4,7 @@ use crate::stub;
 use anyring_runtime::descriptors as own;
 use linux_raw_sys::general as raw;
 
-/// Makes such a call for the program, and leaves out the engine's descriptors.
+/// Makes a call that closes or replaces descriptors for the program, and leaves out the engine's descriptors.
 ///
 /// # Safety
 /// The program made the call.

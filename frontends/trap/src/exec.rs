@@ -334,7 +334,7 @@ pub unsafe fn shell_command(command: &CStr, environment: Strings) -> Option<(Vec
     if plan.environment == environment && !plan.replaced {
         return None;
     }
-    // SAFETY: the caller's promise; a plan's lists are such.
+    // SAFETY: the caller's promise; a plan's lists end with null, too.
     let (given, complete) = unsafe { (entries(environment), entries(plan.environment)) };
     let added = complete.filter(|entry| !given.clone().any(|given| given.as_ptr() == entry.as_ptr()));
     let mut assigned = Vec::new();

@@ -83,7 +83,7 @@ fn is_kept(fd: i32) -> bool {
 
 fn status(fd: i32) -> Option<raw::stat> {
     let mut status = MaybeUninit::uninit();
-    // SAFETY: filled in where the call succeeds.
+    // SAFETY: a successful call fills it in.
     (sys::fstat(fd, &mut status) == 0).then(|| unsafe { status.assume_init() })
 }
 
