@@ -19,7 +19,7 @@ unsafe extern "C" {
     fn anyring_inject_front_end();
 }
 
-/// What is blocked.
+/// The signals that are blocked.
 static BLOCKED: u64 = ASYNCHRONOUS;
 
 /// The offset of a [`register`] in a context.
