@@ -104,8 +104,8 @@ pub(super) struct Memory {
     pub rounds_left: u64,
     /// The time between two rounds of rubbish.
     pub round_ns: u64,
-    /// The injected fault is in the plan's log.
-    pub is_noted: bool,
+    /// The injected fault is in the plan's log: the request was held back before its first attempt, for this time.
+    pub held_ns: Option<u64>,
 }
 
 impl Memory {
@@ -126,7 +126,7 @@ impl Memory {
             rounds: 0,
             rounds_left: 0,
             round_ns: 0,
-            is_noted: false,
+            held_ns: None,
         };
         for argument in op.arguments.iter().filter(|argument| argument.applies(sqe)) {
             memory.add(argument.kind, argument.field.value(sqe), |field| field.value(sqe));

@@ -269,7 +269,11 @@ impl Core {
         }
         self[id].result = cqe.res;
         self[id].cqe_flags = cqe.flags;
-        if self.completes_late(id, &cqe) { None } else { Some(cqe) }
+        if self.completes_late(id, &cqe) {
+            return None;
+        }
+        // The memory may be gone.
+        Some(Cqe { res: self[id].result, ..cqe })
     }
 
     /// True if the CQE must go to the overflow list though there is room. Not while a thread sleeps until the CQE is posted.

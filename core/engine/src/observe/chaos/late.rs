@@ -86,12 +86,13 @@ impl Core {
             return Ok(());
         }
         let Some(value) = self.request_meets(id, Fault::Late) else { return Ok(()) };
+        let held_ns = moment % lateness_ns(value).max(1);
         if let Some(memory) = self.memory_in_flight(id) {
-            memory.is_noted = true;
+            memory.held_ns = Some(held_ns);
         }
         self[id].op = &HELD.op;
         self.instruments_mut().chaos.held.push(id);
-        self.arm_late(id, moment % lateness_ns(value).max(1));
+        self.arm_late(id, held_ns);
         Err(Outcome::Armed)
     }
 
@@ -176,10 +177,10 @@ impl Core {
     /// Delays the completion of a request, if it meets the fault: its data come late, too.
     pub(in crate::observe::chaos) fn completes_late(&mut self, id: RequestId, cqe: &Cqe) -> bool {
         self.end_redirection(id, cqe.res);
-        let is_noted = self.memory_in_flight(id).is_some_and(|memory| memory.is_noted);
+        let held_ns = self.memory_in_flight(id).and_then(|memory| memory.held_ns);
         let value = if !self.may_come_late(id) {
             None
-        } else if is_noted {
+        } else if held_ns.is_some() {
             self.will_meet(id, Fault::Late)
         } else {
             self.request_meets(id, Fault::Late)
@@ -188,7 +189,8 @@ impl Core {
             self.end_memory(id);
             return false;
         };
-        let first_ns = self.hide_data(id, cqe, lateness_ns(value));
+        let delay_ns = lateness_ns(value).saturating_sub(held_ns.unwrap_or(0));
+        let first_ns = self.hide_data(id, cqe, delay_ns);
         self.comes_after(id, first_ns);
         self[id].op = &LATE.op;
         true
