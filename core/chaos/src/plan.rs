@@ -95,6 +95,8 @@ pub enum Harm {
     Changed = 0x100,
     /// The memory is not there any more.
     Unmapped = 0x101,
+    /// AddressSanitizer says that the memory must not be accessed: it was freed, or ends earlier.
+    Poisoned = 0x102,
 }
 
 impl Harm {
@@ -103,6 +105,7 @@ impl Harm {
         match number {
             0x100 => Some(Harm::Changed),
             0x101 => Some(Harm::Unmapped),
+            0x102 => Some(Harm::Poisoned),
             _ => None,
         }
     }

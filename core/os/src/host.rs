@@ -60,6 +60,11 @@ pub trait Host: Sync {
         self.sees_handovers()
     }
 
+    /// True if a checker in the program (AddressSanitizer) says that this memory must not be accessed: it was freed, or ends earlier.
+    fn is_poisoned(&self, _address: usize, _length: usize) -> bool {
+        false
+    }
+
     /// Returns a signal whose action always is the front end's, and which no thread of [`Host::spawn`] blocks. The engine
     /// sends it only to such threads, to interrupt a system call; the handler must resume the thread where
     /// `frontend::interrupted` says. If there is none, the engine uses a real-time signal for which the program has
@@ -118,6 +123,11 @@ pub fn get() -> Option<&'static dyn Host> {
     let host = HOST.load(Ordering::Acquire);
     // SAFETY: the pointer is null or came from a `&'static` in `install`.
     unsafe { host.as_ref().copied() }
+}
+
+/// See [`Host::is_poisoned`].
+pub fn is_poisoned(address: usize, length: usize) -> bool {
+    get().is_some_and(|host| host.is_poisoned(address, length))
 }
 
 /// Returns [`Host::sees_closes`] of the installed front end.

@@ -141,6 +141,18 @@ impl Next {
     }
 }
 
+/// True if the program has AddressSanitizer, which says that this memory must not be accessed: it was freed, or ends earlier.
+pub fn is_poisoned(address: usize, length: usize) -> bool {
+    let first = weak!("__asan_region_is_poisoned");
+    if first.is_null() {
+        return false;
+    }
+    // SAFETY: AddressSanitizer's function of this name has this type.
+    let first: unsafe extern "C" fn(usize, usize) -> usize = unsafe { core::mem::transmute(first) };
+    // SAFETY: the function looks at its own notes about the memory only.
+    unsafe { first(address, length) != 0 }
+}
+
 /// Looks up all functions of this library, before there are threads and signal handlers that call them.
 pub fn find_all() {
     unsafe extern "C" {

@@ -122,6 +122,10 @@ impl Host for Preload {
         true
     }
 
+    fn is_poisoned(&self, address: usize, length: usize) -> bool {
+        anyring_interpose::next::is_poisoned(address, length)
+    }
+
     #[cfg(not(test))]
     fn has_seen_handovers(&self) -> bool {
         use patch::unseen::Question;

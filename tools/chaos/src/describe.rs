@@ -30,6 +30,7 @@ pub fn describe_harm(harmed: &Harmed) -> String {
     let what = match harm {
         Harm::Changed => "its data changed before its completion",
         Harm::Unmapped => "its memory was unmapped before its completion",
+        Harm::Poisoned => "its memory is freed or too short at its completion, by AddressSanitizer",
     };
     let (name, ring, place) = (operation(opcode), who.ring, in_process(who.process, pid));
     format!("{name} #{serial} of ring {ring}{place}: {what}")

@@ -24,7 +24,7 @@ pub enum Failure {
     Matches(String),
     /// The standard output of the run differs.
     Differs,
-    /// The program changed or unmapped memory that a request in flight used.
+    /// The program changed or freed memory that a request in flight used.
     Harm,
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for Failure {
             Failure::End(end) => end.fmt(f),
             Failure::Matches(pattern) => write!(f, "output that matches \"{pattern}\""),
             Failure::Differs => f.write_str("another standard output"),
-            Failure::Harm => f.write_str("memory that changed in flight"),
+            Failure::Harm => f.write_str("memory that was changed or freed in flight"),
         }
     }
 }

@@ -408,7 +408,7 @@ fn print_harms(harms: &Harms) {
     if harms.count > 0 {
         let plural = if harms.count == 1 { "" } else { "s" };
         say_error!(
-            "anyring: the program changed or unmapped memory of {} request{plural} in flight",
+            "anyring: the program changed or freed memory of {} request{plural} in flight",
             harms.count
         );
     }

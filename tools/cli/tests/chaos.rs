@@ -54,7 +54,7 @@ impl Bug<'_> {
         std::fs::remove_file(&record).unwrap();
         let failure = recorded["failure"].as_str().unwrap();
         // A program that harms memory in flight may end well.
-        let ends_well = failure == "memory that changed in flight";
+        let ends_well = failure == "memory that was changed or freed in flight";
         let status: i32 =
             if ends_well { 0 } else { failure.trim_start_matches("exit status ").parse().unwrap() };
         let few = recorded["injected"].as_array().unwrap();
@@ -147,6 +147,23 @@ shown_by_delays! {
     threads_that_come_before_a_wake_up: "eventfd-late", "pause-wake", "pause-wake";
     threads_that_come_before_a_return: "noted-late", "pause-after", "pause-after";
     notifications_that_are_late: "zero-copy", "notif", "ordinary";
+}
+
+#[test]
+fn memory_that_an_address_sanitizer_knows_to_be_freed() {
+    let run = |program: &str| {
+        let output = chaos(
+            &["--seed", "1", "--runs", "20", "--faults", "late", "--rate", "0.1"],
+            &built(program),
+            "dropped",
+        );
+        (output.status.code(), said(&output))
+    };
+    let (status, said) = run("planted-sanitized");
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("READ #") && said.contains("its memory is freed or too short"), "{said}");
+    let (status, said) = run("planted-sanitized-repaired");
+    assert_eq!(status, Some(0), "{said}");
 }
 
 #[test]

@@ -872,6 +872,21 @@ static void freed(void) {
     }
 }
 
+/* Bug: memory of the heap is freed as soon as its request has been cancelled. */
+static void dropped(void) {
+    for (int round = 0; round < ROUNDS; round++) {
+        int fd = letters();
+        char *memory = malloc(BLOCK);
+        struct completion completion = read_and_cancel(fd, memory);
+        if (IS_FIXED)
+            await_read(completion);
+        free(memory);
+        if (!IS_FIXED)
+            await_read(completion);
+        CHECK(close(fd) == 0);
+    }
+}
+
 /* Bug: memory is used for something else as soon as its request has been cancelled. */
 static void reused(void) {
     char *memory = page();
@@ -947,7 +962,8 @@ static const struct {
     {"eventfd-late", eventfd_late}, {"bundle", bundle},
     {"open-fails", open_fails},     {"read-fails", read_fails},           {"write-fails", write_fails},
     {"connect-fails", connect_fails}, {"accept-fails", accept_fails},     {"freed", freed},
-    {"reused", reused},             {"looked-at", looked_at},             {"overwritten", overwritten},
+    {"dropped", dropped},           {"reused", reused},                   {"looked-at", looked_at},
+    {"overwritten", overwritten},
 };
 
 int main(int count, char **words) {

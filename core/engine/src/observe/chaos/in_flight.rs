@@ -21,6 +21,7 @@ use anyring_chaos_plan::{Harm, child};
 use linux_raw_sys::net::msghdr;
 
 use crate::abi::Sqe;
+use crate::os::host;
 use crate::os::user::{self, IoVector};
 use crate::request::field::Field;
 use crate::request::op::Op;
@@ -213,8 +214,13 @@ impl Memory {
         self.submitted = self.read.iter().filter_map(|piece| Copy::of(piece, &mut room)).collect();
     }
 
-    /// Returns what the program has done to the memory that the request reads, since it was copied.
+    /// Returns the harm to the memory of a request that is done.
     pub fn harm(&self) -> Option<Harm> {
+        let used = self.read.iter().copied().chain(self.data.iter().map(Copy::place));
+        let is_poisoned = |piece: IoVector| host::is_poisoned(piece.base as usize, piece.length as usize);
+        if used.filter(|piece| piece.length > 0).any(is_poisoned) {
+            return Some(Harm::Poisoned);
+        }
         self.submitted.iter().find_map(Copy::harm)
     }
 

@@ -256,11 +256,12 @@ impl Core {
     fn end_memory(&mut self, id: RequestId) {
         let serial = self[id].serial;
         let Some(memory) = self.instruments_mut().chaos.in_flight.remove(serial) else { return };
-        if let Some(harm) = memory.harm() {
+        let harm = memory.harm();
+        let is_there = memory.put_data();
+        if let Some(harm) = harm.or((!is_there).then_some(Harm::Unmapped)) {
             self.note_harm(id, harm);
         }
-        if !memory.put_data() {
-            self.note_harm(id, Harm::Unmapped);
+        if !is_there {
             self[id].result = Errno::EFAULT.negated();
             self[id].fail();
         }
