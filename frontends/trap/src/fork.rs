@@ -72,18 +72,32 @@ pub unsafe fn perform(number: usize, a: [usize; 6]) -> isize {
     result
 }
 
-/// `clone3(2)`, as the trap saw it: where it is a fork. Others are made by `clone`, which every program knows that is told that there is
-/// no `clone3`. Only that has a place in another control group: what would be a `vfork` with one is a fork.
+/// Bytes of the first version of the structure that `clone3` is given.
+const LEAST: usize = 64;
+const CLEAR_SIGHAND: u64 = 0x1_0000_0000;
+
+/// The flags of a `clone3(2)` that makes a thread, or another child in this memory. Not where the child is to have actions anew, which would be ours, too; nor
+/// where it is made as a fork ([`perform_clone3`]).
+pub fn flags_in_memory(a: [usize; 6]) -> Option<u64> {
+    let flags = user::read::<u64>(a[0] as u64).ok().filter(|_| a[1] >= LEAST)?;
+    (flags & u64::from(raw::CLONE_VM) != 0 && flags & CLEAR_SIGHAND == 0 && !is_fork(flags)).then_some(flags)
+}
+
+/// Whether a `clone3(2)` with these flags is made as a fork.
+fn is_fork(flags: u64) -> bool {
+    const INTO_CGROUP: u64 = 0x2_0000_0000;
+    let shared = u64::from(raw::CLONE_VM | raw::CLONE_VFORK);
+    flags & u64::from(raw::CLONE_VM) == 0 || flags & shared == shared && flags & INTO_CGROUP != 0
+}
+
+/// `clone3(2)`, as the trap saw it: where it is a fork. Others are made at patched sites ([`flags_in_memory`]), or by `clone`, which every program knows that
+/// is told that there is no `clone3`. Only that has a place in another control group: what would be a `vfork` with one is a fork.
 ///
 /// # Safety
 /// As for [`perform`].
 pub unsafe fn perform_clone3(a: [usize; 6]) -> isize {
-    /// The first version of the structure.
-    const LEAST: usize = 64;
     const MOST: usize = 4096;
     const STACK: usize = 5;
-    const CLEAR_SIGHAND: u64 = 0x1_0000_0000;
-    const INTO_CGROUP: u64 = 0x2_0000_0000;
     let number = raw::__NR_clone3 as usize;
     let missing = -(ENOSYS as isize);
     // What is wrong with it, the kernel says.
@@ -100,11 +114,8 @@ pub unsafe fn perform_clone3(a: [usize; 6]) -> isize {
         bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
     };
     let (flags, stack) = (word(0), word(STACK));
-    let shared = u64::from(raw::CLONE_VM | raw::CLONE_VFORK);
-    let is_fork =
-        flags & u64::from(raw::CLONE_VM) == 0 || flags & shared == shared && flags & INTO_CGROUP != 0;
     // Actions that the child is to have anew would be ours, too.
-    if !is_fork || stack != 0 || flags & CLEAR_SIGHAND != 0 {
+    if !is_fork(flags) || stack != 0 || flags & CLEAR_SIGHAND != 0 {
         return missing;
     }
     let flags = flags & !u64::from(raw::CLONE_VM);

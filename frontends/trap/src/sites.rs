@@ -2,6 +2,7 @@
 //! (`frontends/inject`) have to agree.
 
 use crate::arch::WAITING;
+use crate::stub::CALLS;
 use anyring_runtime::arch::REPLACING;
 use anyring_runtime::calls;
 use core::mem::offset_of;
@@ -19,6 +20,8 @@ pub struct Block {
     pub sites: u64,
     /// Whether no site is known that does not.
     pub has_all: u64,
+    /// Where the program goes on behind sites that make calls in the stub page; 0: none.
+    pub behind: [usize; CALLS],
 }
 
 /// The end of a stub: what the entry has to know of its site.
@@ -31,6 +34,8 @@ pub struct Record {
     /// Whether the site calls a function that makes a call in which a C library may cancel the thread: with a pointer to whether the thread is cancelled, the
     /// number, and the arguments, as C passes them, but for the fourth (`rcx`), which is in `r10`. Otherwise they lie as for a system call.
     pub is_function: usize,
+    /// Where the call is made out of reach of the filter, and goes on behind the site ([`crate::stub::call_for`]); 0 if nowhere.
+    pub own: usize,
 }
 
 impl Record {
@@ -54,6 +59,8 @@ impl Block {
     pub const ENTRY: usize = offset_of!(Self, entry);
     /// Where the number of sites lies, and behind it whether they are all.
     pub const SITES: usize = offset_of!(Self, sites);
+    /// Where [`Self::behind`] lies.
+    pub const BEHIND: usize = offset_of!(Self, behind);
 }
 
 const _: () = assert!(offset_of!(Block, has_all) == Block::SITES + 8);
@@ -74,7 +81,9 @@ const OF_DESCRIPTORS: &[u32] = &[raw::__NR_close, raw::__NR_close_range, raw::__
 pub fn entering(number: u32) -> Option<(u8, When)> {
     match number {
         number if calls::is_ring_call(number as usize) => Some((ENTERS, When::Always)),
-        raw::__NR_rt_sigaction | raw::__NR_rt_sigprocmask => Some((ENTERS_BRIEFLY, When::Always)),
+        raw::__NR_rt_sigaction | raw::__NR_rt_sigprocmask | raw::__NR_clone3 => {
+            Some((ENTERS_BRIEFLY, When::Always))
+        }
         number if OF_DESCRIPTORS.contains(&number) || REPLACING.contains(&number) => {
             Some((ENTERS_BRIEFLY, When::AmongRings))
         }

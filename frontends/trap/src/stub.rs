@@ -8,7 +8,7 @@ use crate::arch::{Page, STUB_BYTES, STUB_CODE};
 use anyring_runtime::arch::{self, STUB_ADDRESS};
 use anyring_runtime::sys;
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use linux_raw_sys::general as raw;
 
 /// The addresses that filters let through.
@@ -74,6 +74,58 @@ unsafe fn fill(address: usize) -> isize {
         crate::arch::synchronize_code(code, STUB_CODE.len());
         sys::protect(address, STUB_BYTES, raw::PROT_READ | raw::PROT_EXEC)
     }
+}
+
+/// How many calls of patched sites have a place in the page.
+pub const CALLS: usize = 16;
+/// Where they lie.
+const FIRST_CALL: usize = 128;
+/// Bytes of one.
+const CALL_BYTES: usize = 16;
+
+const _: () = assert!(STUB_CODE.len() <= FIRST_CALL && FIRST_CALL + CALLS * CALL_BYTES <= STUB_BYTES);
+
+/// Where sites go on whose calls have a place; 0: none.
+static BEHIND: [AtomicUsize; CALLS] = [const { AtomicUsize::new(0) }; CALLS];
+
+/// The address in the page at which a call is made that goes on at `next`, if there is one.
+pub fn call_behind(next: usize) -> Option<usize> {
+    BEHIND.iter().position(|place| next != 0 && place.load(Ordering::Relaxed) == next).map(call_for)
+}
+
+/// The address in the page at which a site makes a call that the filter is not to trap at its place.
+pub const fn call_for(index: usize) -> usize {
+    STUB_ADDRESS + FIRST_CALL + index * CALL_BYTES
+}
+
+/// Puts code into the page that makes a call, and goes on at an address with all registers as the call leaves them: one for each address that is not 0.
+/// Returns false if the page stays as it was.
+///
+/// # Safety
+/// The process must have one thread, and what goes on at the addresses must be what makes the calls.
+#[cfg(target_arch = "x86_64")]
+pub unsafe fn put_calls(behind: &[usize; CALLS]) -> bool {
+    let is_writable = INSTALLED.load(Ordering::Relaxed)
+        // SAFETY: the page is ours, and nobody executes it meanwhile.
+        && unsafe { sys::protect(STUB_ADDRESS, STUB_BYTES, raw::PROT_READ | raw::PROT_WRITE) } == 0;
+    if !is_writable {
+        return false;
+    }
+    for (index, &address) in behind.iter().enumerate().filter(|&(_, &address)| address != 0) {
+        // syscall; jmp *0(%rip)
+        let code = [0x0f, 0x05, 0xff, 0x25, 0, 0, 0, 0];
+        let place = call_for(index) as *mut [u8; 8];
+        // SAFETY: within the page, which is writable.
+        unsafe {
+            place.write(code);
+            place.add(1).write(address.to_le_bytes());
+        }
+        BEHIND[index].store(address, Ordering::Relaxed);
+    }
+    // SAFETY: the page is ours.
+    let error = unsafe { sys::protect(STUB_ADDRESS, STUB_BYTES, raw::PROT_READ | raw::PROT_EXEC) };
+    assert!(error == 0, "the memory was executable before, and the tracer has just made other memory so");
+    true
 }
 
 /// Whether another front end has put the page in place, in a process that runs a program in its own memory (valgrind).

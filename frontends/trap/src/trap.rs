@@ -190,6 +190,18 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
     altstack::give_back(interrupted);
     handlers::notice(interrupted);
     let arguments = interrupted.arguments();
+    if number == raw::__NR_clone3 as usize
+        && let Some(place) = stub::call_behind(interrupted.instruction_pointer())
+        && let Some(flags) = fork::flags_in_memory(arguments)
+    {
+        if flags & u64::from(raw::CLONE_VFORK) != 0 {
+            process::vforks();
+        }
+        altstack::provide(interrupted);
+        interrupted.set_instruction_pointer(place);
+        interrupted.set_result(number as isize);
+        return;
+    }
     let moves = arguments[0] as u32 & raw::CLONE_VM != 0 || arguments[1] != 0;
     if number == raw::__NR_clone as usize && moves {
         if arguments[0] as u32 & raw::CLONE_VFORK != 0 {

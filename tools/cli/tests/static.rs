@@ -150,6 +150,25 @@ fn children_by_clone3() {
     assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
 }
 
+/// Threads, and other children in the same memory, begin behind the call with a stack of their own.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn threads_by_clone3() {
+    for program in builds("threads3") {
+        let (outcome, counters) = compare(&program, &NONE, true);
+        assert_eq!((outcome.code, counters.traps), (Some(0), 0), "{}", outcome.stdout);
+    }
+}
+
+/// Threads that wait for locks of files take nothing that threads with other calls need.
+#[test]
+fn locks_are_waited_for_outside() {
+    for program in builds("locks") {
+        let (outcome, _) = compare(&program, &NONE, true);
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
+    }
+}
+
 #[test]
 fn filters_are_the_programs() {
     for program in builds("filters") {

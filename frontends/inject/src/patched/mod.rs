@@ -42,7 +42,7 @@ use anyring_runtime::{calls, log, sys};
 use anyring_trap::arch::Context;
 pub use anyring_trap::sites::Block;
 use anyring_trap::sites::When;
-use anyring_trap::{signals, sites, sleep};
+use anyring_trap::{signals, sites, sleep, stub};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use pool::Slot;
@@ -61,6 +61,10 @@ pub unsafe fn begin(block: *mut Block) {
     // SAFETY: the caller's promise.
     let Some(place) = (unsafe { block.as_mut() }) else { return };
     if !pool::map() {
+        return;
+    }
+    // SAFETY: the caller's promise; the tracer has found these addresses behind the sites.
+    if place.behind != [0; stub::CALLS] && !unsafe { stub::put_calls(&place.behind) } {
         return;
     }
     place.entry = entry::address();

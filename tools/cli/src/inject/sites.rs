@@ -9,6 +9,7 @@ use super::arch::sites::{self, JUMP, STUB};
 use super::program::{Program, Text};
 use super::tracer::Calls;
 use anyring_trap::sites::Block;
+use anyring_trap::stub::{CALLS, call_for};
 use serde::Serialize;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
@@ -122,15 +123,27 @@ pub fn patch(calls: &Calls<'_>, program: &Program) -> u64 {
     let first = block + Block::BYTES as u64;
     let placed = (first..).step_by(STUB).zip(&sites);
     let (mut code, mut jumps) = (Vec::new(), Vec::new());
+    let (mut behind, mut calls_behind) = ([0; CALLS], 0);
     for (address, &(text, site)) in placed {
         let bytes = program.bytes(text);
-        let stub = sites::stub(bytes, text.base, site, address, block);
+        let mut own = 0;
+        if calls_behind < CALLS && !site.is_function && sites::makes_threads(&bytes[site.start..site.call]) {
+            own = call_for(calls_behind) as u64;
+            behind[calls_behind] = text.base + (site.call + sites::CALL) as u64;
+            calls_behind += 1;
+        }
+        let stub = sites::stub(bytes, text.base, site, address, block, own);
         code.extend(stub.unwrap_or([0xcc; STUB]));
         if let (Some(_), Some(jump)) = (stub, sites::jump(bytes, text.base, site, address)) {
             jumps.push((text.base + site.start as u64, site.code(bytes), jump));
         }
     }
-    if protect(calls, first, &code).is_err() {
+    let behind: Vec<u8> = behind.into_iter().flat_map(u64::to_ne_bytes).collect();
+    let prepare = || {
+        calls.write(block + Block::BEHIND as u64, &behind)?;
+        protect(calls, first, &code)
+    };
+    if prepare().is_err() {
         let _ = calls.make(libc::SYS_munmap, [block, length as u64, 0, 0, 0, 0]);
         return 0;
     }

@@ -49,13 +49,27 @@ pub mod sites {
     pub const STUB: usize = 128;
     /// Bytes of a jump.
     pub const JUMP: usize = 4;
+    /// Bytes of the instruction that makes a call.
+    pub const CALL: usize = 4;
 
     /// Finds no site on this architecture.
     pub fn for_each(_text: &[u8], _found: impl FnMut(usize, Found)) {}
 
     /// Returns no stub on this architecture.
-    pub fn stub(_text: &[u8], _base: u64, _site: Site, _address: u64, _block: u64) -> Option<[u8; STUB]> {
+    pub fn stub(
+        _text: &[u8],
+        _base: u64,
+        _site: Site,
+        _address: u64,
+        _block: u64,
+        _own: u64,
+    ) -> Option<[u8; STUB]> {
         None
+    }
+
+    /// Returns false on this architecture, where no site is found.
+    pub fn makes_threads(_code: &[u8]) -> bool {
+        false
     }
 
     /// Returns no jump on this architecture.

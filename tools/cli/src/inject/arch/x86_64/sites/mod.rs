@@ -25,6 +25,8 @@ pub const STUB: usize = 128;
 /// Bytes of a jump.
 pub const JUMP: usize = 5;
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
+/// Bytes of the instruction that makes a call.
+pub const CALL: usize = SYSCALL.len();
 /// Most bytes that are copied.
 const COPIED: usize = 48;
 /// The distance in bytes within which jumps to a place are searched for.
@@ -84,6 +86,14 @@ fn number_nearby(text: &[u8], call: usize) -> Option<u32> {
         [0xb8, a, b, 0, 0] => Some(u32::from_le_bytes([a, b, 0, 0])),
         _ => None,
     })
+}
+
+/// Whether a site, whose code that is, makes threads by `clone3`.
+pub fn makes_threads(code: &[u8]) -> bool {
+    let number = (libc::SYS_clone3 as u32).to_le_bytes();
+    code.strip_prefix(&[0xb8])
+        .or_else(|| code.strip_prefix(&[0x48, 0xc7, 0xc0]))
+        .is_some_and(|rest| rest.starts_with(&number))
 }
 
 /// The number of a call, as far as the code right before it tells.
@@ -328,6 +338,7 @@ mod tests {
             Site { start: 0, call: 9, is_function: false, is_certain: true },
             0x30_0000,
             0x2f_0000,
+            0,
         )
         .unwrap();
         let distance = i32::from_le_bytes(stub[3..7].try_into().unwrap());
@@ -340,7 +351,8 @@ mod tests {
                 0x40_0000,
                 Site { start: 0, call: 9, is_function: false, is_certain: true },
                 1 << 40,
-                1 << 40
+                1 << 40,
+                0
             ),
             None
         );

@@ -41,8 +41,8 @@ fn distance(from: u64, to: u64) -> Option<i32> {
     i32::try_from(to.wrapping_sub(from).cast_signed()).ok()
 }
 
-/// The stub of a site in `text`, which lies at `base`, to lie at `address` behind a block at `block`.
-pub fn stub(text: &[u8], base: u64, site: Site, address: u64, block: u64) -> Option<[u8; STUB]> {
+/// The stub of a site in `text`, which lies at `base`, to lie at `address` behind a block at `block`. `own` is for [`Record::own`].
+pub fn stub(text: &[u8], base: u64, site: Site, address: u64, block: u64, own: u64) -> Option<[u8; STUB]> {
     let mut code = Emitter { bytes: [FILL; STUB], length: 0, address };
     let call = base + site.call as u64;
     let (back, next) = if site.is_function {
@@ -53,7 +53,7 @@ pub fn stub(text: &[u8], base: u64, site: Site, address: u64, block: u64) -> Opt
         (call, call + SYSCALL.len() as u64)
     };
     assert!(code.length <= RECORD);
-    let record = [back, next, u64::from(site.is_function)].map(u64::to_le_bytes);
+    let record = [back, next, u64::from(site.is_function), own].map(u64::to_le_bytes);
     code.bytes[RECORD..].copy_from_slice(record.as_flattened());
     Some(code.bytes)
 }
