@@ -112,6 +112,10 @@ impl Frontend for Injected {
         patched::front()
     }
 
+    fn front_of_faults(&self) -> Option<usize> {
+        patched::front_of_faults()
+    }
+
     fn context_in_front(&self, interrupted: &Context) -> Option<*mut Context> {
         patched::context_in_front(interrupted)
     }

@@ -49,7 +49,13 @@ pub trait Frontend: Sync {
         None
     }
 
-    /// The context of the handler that has come to this instruction of [`Self::front`], if it is there.
+    /// The function that the kernel is to call where the program has a handler for SIGSEGV or SIGBUS, if not [`signals::fault`]. It goes on in that, or in
+    /// [`signals::fault_blocked`].
+    fn front_of_faults(&self) -> Option<usize> {
+        None
+    }
+
+    /// The context of the handler that has come to this instruction of one of these two functions, if it is there.
     fn context_in_front(&self, _interrupted: &arch::Context) -> Option<*mut arch::Context> {
         None
     }

@@ -156,8 +156,10 @@ fn fault_action(action: &Action) -> Action {
         // While a copy of the engine's is resumed, no other handler may come: it would not see where.
         return own_action(fault, raw::SA_NODEFER | raw::SA_ONSTACK, both | ASYNCHRONOUS);
     }
-    let kept = action.flags as u32 & (raw::SA_NODEFER | raw::SA_ONSTACK);
-    own_action(fault, kept, action.mask & !signal_bit(raw::SIGSYS))
+    let kept = action.flags as u32 & (raw::SA_NODEFER | raw::SA_ONSTACK) | raw::SA_SIGINFO;
+    let front = crate::frontend().and_then(Frontend::front_of_faults);
+    let handler = front.unwrap_or(fault as *const () as usize);
+    with_restorer(handler, kept, action.mask & !signal_bit(raw::SIGSYS))
 }
 
 /// Takes the three signals; what was set for them before becomes the program's action.
@@ -698,8 +700,26 @@ unsafe fn run(
 /// SIGSEGV and SIGBUS: resumes a guarded copy of the engine, else the program's action.
 ///
 /// # Safety
-/// Called by the kernel.
-unsafe extern "C" fn fault(signal: c_int, info: *mut c_void, context: *mut Context) {
+/// Called by the kernel, or in its stead by [`Frontend::front_of_faults`].
+pub unsafe extern "C" fn fault(signal: c_int, info: *mut c_void, context: *mut Context) {
+    // SAFETY: the caller's promise.
+    unsafe { fault_with(signal, info, context, None) };
+}
+
+/// [`fault`], for a thread that may be inside: all signals were blocked before another one could come, and `mask` was in force until then.
+///
+/// # Safety
+/// As for [`fault`].
+pub unsafe extern "C" fn fault_blocked(signal: c_int, info: *mut c_void, context: *mut Context, mask: u64) {
+    // SAFETY: the caller's promise.
+    unsafe { fault_with(signal, info, context, Some(mask)) };
+}
+
+/// [`fault`]; a handler of the program runs with the mask, if one is given.
+///
+/// # Safety
+/// As for [`fault`].
+unsafe fn fault_with(signal: c_int, info: *mut c_void, context: *mut Context, mask: Option<u64>) {
     // SAFETY: the kernel's.
     let interrupted = unsafe { &mut *context };
     // A signal that somebody sent says nothing about the copy that it interrupts.
@@ -715,7 +735,7 @@ unsafe extern "C" fn fault(signal: c_int, info: *mut c_void, context: *mut Conte
         return;
     }
     // SAFETY: arguments as the kernel gave them.
-    unsafe { obey(signal, info, interrupted) };
+    unsafe { obey_with(signal, info, interrupted, mask) };
 }
 
 /// Whether a signal was sent, and not raised by an instruction.
@@ -783,7 +803,16 @@ fn sent(
 ///
 /// # Safety
 /// Called from a signal handler, with its arguments.
-pub unsafe fn obey(signal: c_int, mut info: *mut c_void, interrupted: &mut Context) {
+pub unsafe fn obey(signal: c_int, info: *mut c_void, interrupted: &mut Context) {
+    // SAFETY: the caller's promise.
+    unsafe { obey_with(signal, info, interrupted, None) };
+}
+
+/// [`obey`]; a handler of the program runs with the mask, if one is given.
+///
+/// # Safety
+/// As for [`obey`].
+unsafe fn obey_with(signal: c_int, mut info: *mut c_void, interrupted: &mut Context, mask: Option<u64>) {
     altstack::give_back(interrupted);
     let entry = &ENTRIES[signal as usize];
     let action = entry.load();
@@ -826,6 +855,9 @@ pub unsafe fn obey(signal: c_int, mut info: *mut c_void, interrupted: &mut Conte
     if signal == raw::SIGSYS as c_int && !is_silent {
         // On return the kernel puts back the mask in the context.
         sys::set_signal_mask(interrupted.signal_mask() | action.mask & !signal_bit(raw::SIGSYS));
+    }
+    if let Some(mask) = mask {
+        sys::set_signal_mask(mask);
     }
     // SAFETY: the program installed it for this signal.
     unsafe { run(action.handler, 0, is_silent, signal, info, interrupted) };

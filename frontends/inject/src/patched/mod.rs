@@ -127,7 +127,12 @@ pub fn front() -> Option<usize> {
     Some(front::address())
 }
 
-/// The context of a handler that is in the first instructions of that function.
+/// The function that the kernel is to call where the program has a handler for SIGSEGV or SIGBUS.
+pub fn front_of_faults() -> Option<usize> {
+    Some(front::address_for_faults())
+}
+
+/// The context of a handler that is in the first instructions of one of these two.
 pub fn context_in_front(interrupted: &Context) -> Option<*mut Context> {
     front::context_of(interrupted)
 }

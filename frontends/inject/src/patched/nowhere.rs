@@ -22,7 +22,12 @@ pub fn front() -> Option<usize> {
     None
 }
 
-/// The context of a handler that is in the first instructions of that function.
+/// The function that the kernel is to call where the program has a handler for SIGSEGV or SIGBUS.
+pub fn front_of_faults() -> Option<usize> {
+    None
+}
+
+/// The context of a handler that is in the first instructions of one of these two.
 pub fn context_in_front(_interrupted: &Context) -> Option<*mut Context> {
     None
 }

@@ -7,9 +7,11 @@
 #include <sys/wait.h>
 #include <ucontext.h>
 
-enum { CALLS_BEFORE = 20, MOST = 1 << 20, FIRST_OF_HANDLER = 48 };
+enum { CALLS_BEFORE = 20, MOST = 1 << 20, FIRST_OF_HANDLER = 40 };
 
 static struct ring ring;
+/* The signal that comes first. */
+static int first;
 
 /* What the two processes tell one another. */
 static struct shared {
@@ -38,7 +40,7 @@ static void run(int flags) {
     stack_t alternate = {.ss_sp = malloc(1 << 16), .ss_size = 1 << 16};
     struct sigaction action = {.sa_sigaction = handle, .sa_flags = flags | SA_SIGINFO};
     CHECK(ring_open(&ring, 8, 0) == 0 && sigaltstack(&alternate, 0) == 0);
-    CHECK(sigaction(SIGUSR1, &action, 0) == 0 && sigaction(SIGUSR2, &action, 0) == 0);
+    CHECK(sigaction(first, &action, 0) == 0 && sigaction(SIGUSR2, &action, 0) == 0);
     CHECK(ptrace(PTRACE_TRACEME, 0, 0, 0) == 0);
     for (int i = 0;; i++) {
         struct io_uring_sqe *entry = ring_entry(&ring, IORING_OP_NOP, i);
@@ -120,9 +122,9 @@ static int send(long point, int signals, int later) {
         if (later < 0) {
             if (signals == 2)
                 CHECK(syscall(SYS_tgkill, child, child, SIGUSR2) == 0);
-            go_on_to_trap(SIGUSR1);
+            go_on_to_trap(first);
         } else {
-            go_on(PTRACE_SINGLESTEP, SIGUSR1);
+            go_on(PTRACE_SINGLESTEP, first);
             shared->handler = registers.rip;
             int signal = SIGTRAP;
             for (int i = 0; i < later && signal == SIGTRAP && shared->phase == 1; i++)
@@ -150,7 +152,8 @@ static int send(long point, int signals, int later) {
     return came;
 }
 
-static void step_through(const char *name, int flags) {
+static void step_through(const char *name, int signal, int flags) {
+    first = signal;
     fflush(stdout);
     memset(shared, 0, sizeof *shared);
     child = fork();
@@ -169,7 +172,7 @@ static void step_through(const char *name, int flags) {
     /* The call ends before the phase changes: the last instructions are the program's. */
     while (shared->phase != 1)
         go_on_to_trap(0);
-    long tried = 0, came = 0, most = atol(getenv("STEPPED_POINTS") ? getenv("STEPPED_POINTS") : "400");
+    long tried = 0, came = 0, most = atol(getenv("STEPPED_POINTS") ? getenv("STEPPED_POINTS") : "200");
     long stride = count / most + 1;
     for (long point = 0; point < count - 1; point++) {
         int is_near_end = point < 150 || point > count - 250;
@@ -177,7 +180,7 @@ static void step_through(const char *name, int flags) {
             continue;
         for (int signals = 1; signals <= 2; signals++)
             tried++, came += send(point, signals, -1);
-        if (point % (is_near_end ? 10 : stride * 40) == 0)
+        if (point % (is_near_end ? 15 : stride * 40) == 0)
             for (int later = 0; later < FIRST_OF_HANDLER; later++)
                 tried++, came += send(point, 2, later);
     }
@@ -191,8 +194,9 @@ int main(void) {
     places = calloc(MOST, sizeof *places);
     shared = mmap(0, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(places && shared != MAP_FAILED);
-    alarm(240);
-    step_through("on the stack", 0);
-    step_through("on an alternate one", SA_ONSTACK);
+    alarm(600);
+    step_through("on the stack", SIGUSR1, 0);
+    step_through("on an alternate one", SIGUSR1, SA_ONSTACK);
+    step_through("of a fault that is sent, on an alternate one", SIGSEGV, SA_ONSTACK);
     return 0;
 }

@@ -14,6 +14,8 @@ use linux_raw_sys::general as raw;
 
 unsafe extern "C" {
     fn anyring_inject_front();
+    /// The function for SIGSEGV and SIGBUS, right before the other.
+    fn anyring_inject_front_of_faults();
     /// The code from which on the context is in rbx, not in rdx.
     fn anyring_inject_front_keeps();
     fn anyring_inject_front_end();
@@ -29,20 +31,25 @@ const fn place(register: usize) -> usize {
 
 global_asm!(
     ".pushsection .text.anyring_inject_front,\"ax\",@progbits",
-    ".irp name, front, front_keeps, front_end",
+    ".irp name, front, front_of_faults, front_keeps, front_end",
     ".globl anyring_inject_\\name",
     ".hidden anyring_inject_\\name",
     ".endr",
     ".type anyring_inject_front,@function",
     ".p2align 4",
+    "anyring_inject_front_of_faults:",
+    "endbr64",
+    "mov r14d, 1",
+    "jmp 8f",
     "anyring_inject_front:",
     "endbr64",
-    "mov rbx, rdx",
+    "xor r14d, r14d",
+    "8: mov rbx, rdx",
     "anyring_inject_front_keeps:",
     "mov rcx, rbx",
     // The context in rcx, down to one that interrupted no handler here.
     "2: mov rax, [rcx + {rip}]",
-    "lea r8, [rip + anyring_inject_front]",
+    "lea r8, [rip + anyring_inject_front_of_faults]",
     "cmp rax, r8",
     "jb 6f",
     "lea r8, [rip + anyring_inject_front_keeps]",
@@ -70,7 +77,9 @@ global_asm!(
     "cmp rax, {pool_bytes}",
     "jb 5f",
     "mov rdx, rbx",
-    "jmp {deliver}",
+    "test r14d, r14d",
+    "jz {deliver}",
+    "jmp {fault}",
     "3: mov rcx, [rcx + {rdx}]",
     "jmp 2b",
     "4: mov rcx, [rcx + {rbx}]",
@@ -89,7 +98,9 @@ global_asm!(
     "mov rdx, rbx",
     "mov rcx, [rsp]",
     "add rsp, 16",
-    "jmp {deliver_blocked}",
+    "test r14d, r14d",
+    "jz {deliver_blocked}",
+    "jmp {fault_blocked}",
     "anyring_inject_front_end:",
     ".size anyring_inject_front, . - anyring_inject_front",
     ".popsection",
@@ -105,6 +116,8 @@ global_asm!(
     rt_sigprocmask = const raw::__NR_rt_sigprocmask,
     deliver = sym signals::deliver,
     deliver_blocked = sym signals::deliver_blocked,
+    fault = sym signals::fault,
+    fault_blocked = sym signals::fault_blocked,
 );
 
 /// The address that the kernel calls.
@@ -112,10 +125,16 @@ pub fn address() -> usize {
     anyring_inject_front as *const () as usize
 }
 
+/// The address that the kernel calls for SIGSEGV and SIGBUS.
+pub fn address_for_faults() -> usize {
+    anyring_inject_front_of_faults as *const () as usize
+}
+
 /// The context of a handler that is in the code here.
 pub fn context_of(interrupted: &Context) -> Option<*mut Context> {
-    let [start, keeps, end] = [anyring_inject_front, anyring_inject_front_keeps, anyring_inject_front_end]
-        .map(|place: unsafe extern "C" fn()| place as *const () as usize);
+    let [start, keeps, end] =
+        [anyring_inject_front_of_faults, anyring_inject_front_keeps, anyring_inject_front_end]
+            .map(|place: unsafe extern "C" fn()| place as *const () as usize);
     let is_in = |code: Range<usize>| code.contains(&interrupted.instruction_pointer());
     let place = if is_in(start..keeps) { register::RDX } else { register::RBX };
     is_in(start..end).then(|| interrupted.register(place) as *mut Context)
