@@ -121,14 +121,15 @@ pub fn has_calls_but(
     serves: impl Fn(isize, usize) -> bool,
 ) -> bool {
     let mut has = false;
+    // What takes longer comes last: most calls are known by then.
+    let may_be_other = |call| {
+        !is_patched(bytes, call, &serves)
+            && !number_before(bytes, call).is_some_and(&is_harmless)
+            && is_start(bytes, call)
+            && !held::number(bytes, call).is_some_and(&is_harmless)
+    };
     for_each_byte(bytes, SYSCALL[0], |call| {
-        has = has
-            || bytes.get(call + 1) == Some(&SYSCALL[1])
-                && is_start(bytes, call)
-                && !number_before(bytes, call)
-                    .or_else(|| held::number(bytes, call))
-                    .is_some_and(&is_harmless)
-                && !is_patched(bytes, call, &serves);
+        has = has || bytes.get(call + 1) == Some(&SYSCALL[1]) && may_be_other(call);
     });
     has
 }
