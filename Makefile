@@ -107,7 +107,7 @@ check: lint nextest ## in five minutes: lint, unit tests, models, the engine's t
 	scripts/tally $(ANYRING_TALLY)
 
 test: lint nextest ## what CI runs: `check` with 200,000 schedules, all crates, conformance that must pass, a real program per front end
-	scripts/need musl-gcc:musl-tools /usr/include/liburing.h:liburing-dev valgrind bwrap:bubblewrap jq python3 fio plocate
+	scripts/need musl-gcc:musl-tools /usr/include/liburing.h:liburing-dev valgrind strace gdb bwrap:bubblewrap jq python3 fio plocate
 	scripts/need mkfs.ext4:e2fsprogs mkfs.xfs:xfsprogs mkfs.btrfs:btrfs-progs mount find:findutils
 	rm -f $(ANYRING_TALLY)
 	cargo build --workspace --locked

@@ -117,6 +117,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     ("docs/liburing.md", "export PKG_CONFIG_PATH=", "needs an installation; scripts/check-install does so"),
     ("docs/liburing.md", "cc -o program ", "needs an installation; scripts/check-install does so"),
     ("docs/mutants.md", "cargo install cargo-mutants", "fetches and builds"),
+    ("docs/tools.md", "LD_PRELOAD=", "slow where valgrind is emulated; tools/cli/tests/tools.rs runs it"),
     ("docs/top.md", "anyring top", "shows the rings of whoever runs some, or waits for keys"),
     ("docs/trace.md", "anyring trace -p ", "watches a process until it ends"),
     ("CONTRIBUTING.md", "anyring-simulation ", "a command of another package"),
@@ -165,6 +166,7 @@ const TEXTS: &[(&str, &str, Text)] = &[
     ("docs/containers.md", "fio: pid", Text::Said("a message of fio")),
     ("docs/containers.md", "error(io):", Text::Said("messages of TigerBeetle and Zig")),
     ("docs/containers.md", "java.lang", Text::Said("a message of Netty")),
+    ("docs/tools.md", "qemu-aarch64", Text::Said("a command that needs a library for another machine")),
     ("docs/top.md", "rings: ", Text::Said("a table; tools/cli/tests/outside.rs looks at one")),
     (
         "docs/trace.md",

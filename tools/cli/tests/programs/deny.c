@@ -1,8 +1,8 @@
 /* Runs a program in a sandbox. All io_uring calls, or only the named one, fail with an errno (as with the default profiles of
- * container engines) or kill the process. Options: ptrace is denied (as with older profiles); no memory becomes executable; memfd_create
+ * container engines) or kill the process, or none does (allow). Options: ptrace is denied (as with older profiles); no memory becomes executable; memfd_create
  * kills the process, or is denied; files are small, by a limit that cannot be raised; another call fails with an errno.
  *
- *   deny ERRNO|kill[,enter|,register][,ptrace][,mdwe][,memfd|,nomemfd][,small][,call=NUMBER:ERRNO] PROGRAM [ARGUMENTS] */
+ *   deny ERRNO|kill|allow[,enter|,register][,ptrace][,mdwe][,memfd|,nomemfd][,small][,call=NUMBER:ERRNO] PROGRAM [ARGUMENTS] */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -25,7 +25,8 @@ int main(int count, char **arguments) {
         return 2;
     const char *how = arguments[1];
     int kills = strncmp(how, "kill", 4) == 0;
-    unsigned answer = kills ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_ERRNO | atoi(how);
+    int allows = strncmp(how, "allow", 5) == 0;
+    unsigned answer = kills ? SECCOMP_RET_KILL_PROCESS : allows ? SECCOMP_RET_ALLOW : SECCOMP_RET_ERRNO | atoi(how);
     int first = strstr(how, ",enter") ? SYS_io_uring_enter : strstr(how, ",register") ? SYS_io_uring_register : SYS_io_uring_setup;
     int last = strstr(how, ",enter") ? SYS_io_uring_enter : SYS_io_uring_register;
     int ptrace = strstr(how, ",ptrace") ? SYS_ptrace : -1;
