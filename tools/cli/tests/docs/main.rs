@@ -238,6 +238,33 @@ fn squeezed(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// A row of `docs/choose.md` has no other figures than the records that it names.
+#[test]
+fn figures_of_a_choice_are_those_of_its_records() {
+    let docs = root().join("docs");
+    let mut count = 0;
+    for row in
+        fs::read_to_string(docs.join("choose.md")).unwrap().lines().filter(|line| line.starts_with('|'))
+    {
+        let targets = row.split("](").skip(1).map(|rest| rest.split([')', '#']).next().unwrap());
+        let records: String = targets
+            .filter(|target| *target == "device.md" || target.starts_with("benchmarks/"))
+            .map(|target| fs::read_to_string(docs.join(target)).unwrap())
+            .collect();
+        for figure in figures(row) {
+            assert!(figures(&records).any(|other| other == figure), "no record has {figure}: {row}");
+            count += 1;
+        }
+    }
+    assert!(count >= 40, "{count}");
+}
+
+/// Returns the numbers of a text that have two decimals.
+fn figures(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_digit() && c != '.')
+        .filter(|word| word.split_once('.').is_some_and(|(whole, part)| !whole.is_empty() && part.len() == 2))
+}
+
 fn all_used(table: &str, used: &[bool], row: impl Fn(usize) -> String) {
     let needless = used.iter().position(|used| !used);
     assert!(
