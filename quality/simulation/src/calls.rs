@@ -668,6 +668,11 @@ fn socket_transfer(fd: i32, address: usize, length: usize, flags: u32, writes: b
 fn accept(fd: i32, flags: u32) -> Answer {
     let held = Held::of(fd)?;
     let waits = world(|world| world.kernel.at(held.0).flags) & O_NONBLOCK == 0;
+    if waits && world(|world| world.is_worker()) {
+        // It has been given an attempt for which no turn could be had in time.
+        let attempt = || world(|world| world.kernel.accept(held.0, flags));
+        return until_done(&held, true, EPOLLIN, || attempt().map(|fd| fd.map(|fd| fd as usize)));
+    }
     match world(|world| world.kernel.accept(held.0, flags))? {
         Some(fd) => Ok(fd as usize),
         // An exception is a number that was a file with `O_NONBLOCK` when the engine looked (process/nonblocking.rs).
@@ -685,6 +690,13 @@ fn socket_option(object: &Object, number: u64, level: u32, option: u32, value: u
         Object::Listener { kind, .. } => (kind, true),
         _ => return Err(raw::ENOTSOCK),
     };
+    if let Object::Listener { kind: Kind::Tcp, waiting, .. } = object
+        && (level, option) == (net::IPPROTO_TCP as u32, net::TCP_INFO)
+    {
+        // SAFETY: writes words of the caller: `tcpi_state`, and for a listener the length of its queue and the longest allowed.
+        unsafe { (value as *mut [u32; 8]).write([10, 0, 0, 0, 0, 0, waiting.len() as u32, 128]) };
+        return Ok(0);
+    }
     if level != net::SOL_SOCKET {
         // This kernel does not report the state of connections.
         return Err(raw::ENOPROTOOPT);

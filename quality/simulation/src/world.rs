@@ -289,6 +289,11 @@ impl World {
         self.current
     }
 
+    /// True if the running thread is one that the engine has for attempts that may block.
+    pub fn is_worker(&self) -> bool {
+        self.threads[self.current].name == "iou-wrk"
+    }
+
     /// Returns the simulated time.
     pub fn now_ns(&self) -> u64 {
         self.kernel.now_ns

@@ -7,8 +7,9 @@
 //!
 //! Two threads that did so at the same time would clear the flag during each other's attempts. So a thread must hold a lock, its
 //! *turn*. Threads of one process share a lock; from the first announced `fork` on, all processes of the family share a lock in a page
-//! that children inherit, even without rings (servers fork first, and each child makes its own ring). A thread that finds the flag set
-//! while no thread holds the turn knows that the program has set it, and needs no turn.
+//! that children inherit, even without rings (servers fork first, and each child makes its own ring). Only the holder of the family's lock
+//! may die alone, so only that lock names its holder, which takes a system call to know. A thread that finds the flag set while no thread
+//! holds the turn knows that the program has set it, and needs no turn.
 //!
 //! If the program has set the flag, the attempt uses the program's own descriptor: a duplicate would cost two more system calls each
 //! time. If the program closes the descriptor in that moment, and its number becomes a listener without the flag, the attempt blocks
@@ -41,7 +42,8 @@ const SPINS: u32 = 200;
 /// The lock that a thread holds while it changes a socket's flags. All zeros is a free lock.
 #[repr(C)]
 struct Turn {
-    /// 0, or the holder's thread ID: a futex with an owner (`FUTEX_LOCK_PI`), since the kernel knows which owners live.
+    /// 0 if the turn is free. In the family's page otherwise the holder's thread ID: a futex with an owner (`FUTEX_LOCK_PI`), since the
+    /// kernel knows which owners live. In [`OWN`] otherwise [`HELD`] or [`AWAITED`].
     holder: AtomicU32,
     /// Changes whenever a flag is set or cleared; odd while the flag of some socket is set.
     changes: AtomicU32,
@@ -49,6 +51,11 @@ struct Turn {
     /// hint, for the two words are not read together: a wrong match costs one attempt in a thread, or one more wait.
     stuck: [AtomicU32; 2],
 }
+
+/// [`OWN`] is held.
+const HELD: u32 = 1;
+/// [`OWN`] is held, and a thread may sleep until it is free.
+const AWAITED: u32 = 2;
 
 static OWN: Turn =
     Turn { holder: AtomicU32::new(0), changes: AtomicU32::new(0), stuck: [const { AtomicU32::new(0) }; 2] };
@@ -135,7 +142,7 @@ pub fn attempt_in_thread<T>(fd: Fd, body: impl FnOnce(Fd) -> T) -> Result<T, Err
 /// A held turn; dropping it releases the turn.
 struct Taken {
     turn: &'static Turn,
-    /// The thread ID of the holder.
+    /// The value of [`Turn::holder`] meanwhile, but for waiters.
     own: u32,
 }
 
@@ -188,15 +195,23 @@ impl Turn {
     }
 
     fn take_if(in_time: bool) -> Option<Taken> {
-        let own = os::gettid() as u32;
+        let mut thread = None;
         loop {
             let turn = Turn::current();
-            if !turn.wait_for(own, in_time) {
+            let is_own = core::ptr::eq(turn, &OWN);
+            let own = if is_own { HELD } else { *thread.get_or_insert_with(|| os::gettid() as u32) };
+            let had = turn.spin_for(own)
+                || if is_own { turn.sleep_for(in_time) } else { turn.sleep_for_owned(own, in_time) };
+            if !had {
                 return None;
             }
             let taken = Taken { turn, own };
             if core::ptr::eq(turn, Turn::current()) {
                 taken.ends_for_the_dead();
+                if is_own {
+                    // The word does not tell this turn from the one that was waited for.
+                    taken.note_stuck([0; 2]);
+                }
                 return Some(taken);
             }
         }
@@ -211,19 +226,52 @@ impl Turn {
         self.stuck.each_ref().map(|word| word.load(Ordering::Relaxed)) == self.seen()
     }
 
-    /// Waits for the lock; false if `in_time` and the time is over.
-    fn wait_for(&self, own: u32, in_time: bool) -> bool {
-        // Acquire pairs with the release in `give_up`.
-        let take =
-            |from| self.holder.compare_exchange(from, own, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        for _ in 0..SPINS {
-            if self.holder.load(Ordering::Relaxed) == 0 && take(0) {
-                return true;
+    /// Takes the lock as `own` if it is free. Acquire pairs with the release in `give_up`.
+    fn try_take(&self, own: u32) -> bool {
+        self.holder.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Takes the lock if it is soon free.
+    fn spin_for(&self, own: u32) -> bool {
+        (0..SPINS).any(|_| {
+            let taken = self.holder.load(Ordering::Relaxed) == 0 && self.try_take(own);
+            if !taken {
+                core::hint::spin_loop();
             }
-            core::hint::spin_loop();
+            taken
+        })
+    }
+
+    /// Notes that the turn that was [seen](Turn::seen) was waited for in vain.
+    fn note_stuck(&self, seen: [u32; 2]) {
+        self.stuck.iter().zip(seen).for_each(|(word, seen)| word.store(seen, Ordering::Relaxed));
+    }
+
+    /// Waits for the lock of this process; false if `in_time` and the time is over.
+    fn sleep_for(&self, in_time: bool) -> bool {
+        let deadline_ns = in_time.then(|| os::monotonic_ns().saturating_add(LONGEST_NS));
+        // Acquire pairs with the release in `give_up`, which wakes a thread if the lock is awaited.
+        while self.holder.swap(AWAITED, Ordering::Acquire) != 0 {
+            if in_time && self.is_stuck() {
+                return false;
+            }
+            let seen = self.seen();
+            let left_ns = deadline_ns.map(|deadline| deadline.saturating_sub(os::monotonic_ns()));
+            if left_ns == Some(0) {
+                return false;
+            }
+            if os::futex_wait(&self.holder, AWAITED, left_ns) == Err(Errno::ETIMEDOUT) {
+                self.note_stuck(seen);
+                return false;
+            }
         }
+        true
+    }
+
+    /// Waits for the family's lock; false if `in_time` and the time is over.
+    fn sleep_for_owned(&self, own: u32, in_time: bool) -> bool {
         let deadline_ns = in_time.then(|| os::clock_ns(CLOCK_REALTIME).saturating_add(LONGEST_NS));
-        while !take(0) {
+        while !self.try_take(own) {
             if in_time && self.is_stuck() {
                 return false;
             }
@@ -232,8 +280,7 @@ impl Turn {
                 Ok(()) => return true,
                 Err(Errno::EINTR | Errno::EAGAIN) => {}
                 Err(Errno::ETIMEDOUT) => {
-                    let words = self.stuck.iter().zip(before);
-                    words.for_each(|(word, seen)| word.store(seen, Ordering::Relaxed));
+                    self.note_stuck(before);
                     return false;
                 }
                 Err(errno) => {
@@ -244,7 +291,9 @@ impl Turn {
                     let late = seen != 0 && self.holder.load(Ordering::Relaxed) == seen;
                     // A dead holder's thread ID may have been reused for this thread.
                     let dead = errno == Errno::ESRCH || errno == Errno::EDEADLK && seen & NUMBER == own;
-                    if dead && late && take(seen) {
+                    let take =
+                        |from| self.holder.compare_exchange(from, own, Ordering::Acquire, Ordering::Relaxed);
+                    if dead && late && take(seen).is_ok() {
                         return true;
                     }
                     if late && !dead && in_time {
@@ -257,7 +306,14 @@ impl Turn {
     }
 
     fn give_up(&self, own: u32) {
-        // Release pairs with the acquire in `wait_for`. If a thread waits, the kernel passes the lock on.
+        // Release pairs with the acquires of those that take the lock.
+        if core::ptr::eq(self, &OWN) {
+            if self.holder.swap(0, Ordering::Release) == AWAITED {
+                os::futex_wake(&self.holder, 1);
+            }
+            return;
+        }
+        // If a thread waits, the kernel passes the lock on.
         if self.holder.compare_exchange(own, 0, Ordering::Release, Ordering::Relaxed).is_err() {
             os::futex_unlock_owned(&self.holder);
         }

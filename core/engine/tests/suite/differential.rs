@@ -96,7 +96,9 @@ fn the_end_of_a_connection_is_more_to_come(mut ring: Ring) -> impl Answer {
     b.write_all(&[1; 8]).unwrap();
     b.shutdown(std::net::Shutdown::Write).unwrap();
     let mut data = [0u8; 64];
-    ring.run(&[Sqe { len: 64, ..reading(IORING_OP_RECV, 1, &a, &mut data) }])
+    // A program that polls first by what completions say.
+    let ioprio = IORING_RECVSEND_POLL_FIRST as u16;
+    ring.run(&[Sqe { len: 64, ioprio, ..reading(IORING_OP_RECV, 1, &a, &mut data) }])
 }
 
 #[both(8, IORING_SETUP_SUBMIT_ALL)]

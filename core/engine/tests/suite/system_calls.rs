@@ -12,7 +12,8 @@ use crate::arch::Stopped;
 use crate::common::prelude::*;
 use crate::zero_copy_names::{LARGE, unread};
 use anyring_engine::abi::{
-    IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_IO_DRAIN, IOSQE_IO_LINK, names,
+    IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN,
+    IOSQE_IO_LINK, names,
 };
 use anyring_engine::request::version::{self, Version};
 
@@ -369,6 +370,18 @@ fn listener(waiting: usize) -> (TcpListener, Vec<TcpStream>) {
 
 fn accept(listener: &TcpListener, ioprio: u32) -> Sqe {
     Sqe { fd: listener.as_raw_fd(), ioprio: ioprio as u16, ..sqe(IORING_OP_ACCEPT, 1) }
+}
+
+/// A listener on which an accept of the ring waits again, after a first connection.
+fn waited_for(ring: &mut Ring, ioprio: u32) -> (TcpListener, Vec<TcpStream>, std::net::SocketAddr) {
+    let (listener, address) = listening();
+    ring.submit(&[accept(&listener, ioprio)]);
+    let client = TcpStream::connect(address).unwrap();
+    drop(owned(ring.collect(1)[0].res));
+    if ioprio == 0 {
+        ring.submit(&[accept(&listener, 0)]);
+    }
+    (listener, vec![client], address)
 }
 
 /// Four slots for files, all empty.
@@ -737,6 +750,72 @@ cases![
                      poll";
         run(ring, calls, &[accept(&listener, IORING_ACCEPT_POLL_FIRST)]);
         run(ring, "flags; FIONBIO; accept4; FIONBIO; flags", &[accept(&listener, IORING_ACCEPT_DONTWAIT)]);
+    }),
+    // Once epoll has told of a listener, one question tells how many wait.
+    connections_that_come_for_a_multishot_accept = traced(|ring| {
+        let (listener, _clients, address) = waited_for(ring, IORING_ACCEPT_MULTISHOT);
+        for (count, calls) in [
+            (1, "wait; TCP_INFO; flags; FIONBIO; accept4; FIONBIO"),
+            (3, "wait; TCP_INFO; flags; FIONBIO; accept4; accept4; accept4; FIONBIO"),
+        ] {
+            let _clients: Vec<_> = (0..count).map(|_| TcpStream::connect(address).unwrap()).collect();
+            let cqes = step(calls, || ring.collect(count));
+            let nonempty = cqes.iter().map(|cqe| cqe.flags & IORING_CQE_F_SOCK_NONEMPTY != 0);
+            assert!(nonempty.eq((1..=count).map(|number| number < count)));
+        }
+        listener.set_nonblocking(true).unwrap();
+        let _client = TcpStream::connect(address).unwrap();
+        collect(ring, "wait; TCP_INFO; flags; accept4", 1);
+    }),
+    connections_that_come_for_single_accepts = traced(|ring| {
+        let (listener, _clients, address) = waited_for(ring, 0);
+        let _clients: Vec<_> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let calls = "wait; TCP_INFO; flags; FIONBIO; accept4; FIONBIO";
+        assert_eq!(step(calls, || ring.collect(1))[0].flags, IORING_CQE_F_SOCK_NONEMPTY);
+        let calls = "flags; FIONBIO; accept4; FIONBIO";
+        for flags in [IORING_CQE_F_SOCK_NONEMPTY, 0] {
+            assert_eq!(step(calls, || ring.run(&[accept(&listener, 0)]))[0].flags, flags);
+        }
+        // A call that does not wait looks once more.
+        submit(ring, calls, &[accept(&listener, 0)], 0);
+    }),
+    // What others have accepted meanwhile the engine does not wait for.
+    connections_that_others_accept_first = traced(|ring| {
+        let (listener, _clients, address) = waited_for(ring, 0);
+        let _clients: Vec<_> = (0..2).map(|_| TcpStream::connect(address).unwrap()).collect();
+        assert_eq!(ring.collect(1)[0].flags, IORING_CQE_F_SOCK_NONEMPTY);
+        let _taken = listener.accept().unwrap();
+        submit(ring, "flags; FIONBIO; accept4; FIONBIO", &[accept(&listener, 0)], 0);
+        let _clients: Vec<_> = (0..2).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let _taken = [listener.accept().unwrap(), listener.accept().unwrap()];
+        step("wait", || ring.enter_with(0, 0, IORING_ENTER_GETEVENTS));
+        let _client = TcpStream::connect(address).unwrap();
+        collect(ring, "wait; TCP_INFO; flags; FIONBIO; accept4; FIONBIO", 1);
+    }),
+    // Whether the end follows is looked for on rings that poll first.
+    a_receive_from_a_connection_that_was_accepted = traced(|ring| {
+        empty_slots(ring);
+        let (listener, address) = listening();
+        let into_any = Sqe { file_index: u32::MAX, ..accept(&listener, IORING_ACCEPT_MULTISHOT) };
+        ring.submit(&[into_any]);
+        for (ioprio, calls, flags) in [
+            (0, "recv(64)", 0),
+            (POLL_FIRST, "wait; recv(64); TCP_ZEROCOPY_RECEIVE", IORING_CQE_F_SOCK_NONEMPTY),
+            (0, "recv(64); TCP_ZEROCOPY_RECEIVE", IORING_CQE_F_SOCK_NONEMPTY),
+        ] {
+            // The first connection tells that the listener is one of TCP.
+            for last in [false, true] {
+                let client = TcpStream::connect(address).unwrap();
+                let fd = ring.collect(1)[0].res;
+                write(&client, 5);
+                drop(client);
+                let receive = Sqe { fd, ioprio, flags: IOSQE_FIXED_FILE as u8, ..receive(&listener, 64) };
+                if last {
+                    assert_eq!(step(calls, || ring.run(&[receive]))[0].flags, flags);
+                }
+                ring.run(&[Sqe { fd: 0, file_index: fd as u32 + 1, ..sqe(IORING_OP_CLOSE, 1) }]);
+            }
+        }
     }),
     // Files and pipes.
     files_for_slots_are_never_inherited = traced(|ring| {

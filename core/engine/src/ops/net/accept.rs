@@ -3,6 +3,11 @@
 //! `O_NONBLOCK` is set on a listener without it while the engine accepts from it (`process/nonblocking.rs`): once for all
 //! connections that a multishot request finds. If another thread or process does not finish its own attempt in time, a thread
 //! that may block accepts.
+//!
+//! A failing attempt costs ten times as much as a question, for it makes a file and frees it. So once epoll has told of a TCP
+//! listener, the kernel is asked how many connections wait, and so many are accepted. Epoll tells of each that came later, so nothing is
+//! asked after the last one, and each CQE can say whether another follows. Other processes and threads may accept meanwhile: then an
+//! attempt fails, as it would without the question.
 
 use linux_raw_sys::general::{self as nr, EPOLLIN};
 use linux_raw_sys::io_uring::{
@@ -71,6 +76,10 @@ fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     if mode & IORING_ACCEPT_DONTWAIT != 0 {
         request.flags.set(Flags::NOWAIT);
     }
+    if mode & IORING_ACCEPT_POLL_FIRST != 0 {
+        cx.ring.readiness_mut().note_polls_first();
+    }
+    let request = cx.request();
     user::announce(request.sqe.addr);
     user::announce(request.sqe.off);
     Ok(())
@@ -91,6 +100,10 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
     {
         return Outcome::Wait(EPOLLIN);
     }
+    let waiting = waiting_connections(cx, fd);
+    if waiting == Some(0) && !flags.has(Flags::NOWAIT) {
+        return Outcome::Wait(EPOLLIN);
+    }
     if flags.has(Flags::MULTISHOT) {
         return accept_all(cx).unwrap_or_else(Outcome::from);
     }
@@ -107,12 +120,21 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
     };
     match result {
         Ok(result) => {
-            tell_of_others(cx, fd);
+            match waiting {
+                Some(waiting) => tell_of_known(cx, fd, waiting.saturating_sub(1)),
+                None => tell_of_others(cx, fd),
+            }
             Outcome::Complete(result)
         }
-        Err(Errno::EAGAIN) => Outcome::Wait(EPOLLIN),
+        Err(Errno::EAGAIN) => wait_for_next(cx, fd),
         Err(errno) => lost(cx, fd, errno),
     }
+}
+
+/// Returns the outcome if no connection waits: epoll tells of the next one.
+fn wait_for_next(cx: &mut Attempt<'_>, fd: Fd) -> Outcome {
+    cx.ring.readiness_mut().note_queued(fd, 0);
+    Outcome::Wait(EPOLLIN)
 }
 
 /// Returns the outcome if no attempt that surely does not block can be made now. No thread is used if no connection is queued.
@@ -189,6 +211,28 @@ fn lost(cx: &mut Attempt<'_>, fd: Fd, errno: Errno) -> Outcome {
     errno.into()
 }
 
+/// Returns how many connections wait for a listener that epoll has told of, as far as the kernel tells.
+fn waiting_connections(cx: &mut Attempt<'_>, fd: Fd) -> Option<u32> {
+    let readiness = cx.ring.readiness();
+    // Without a report of epoll, the next connection might not be reported, and the attempt may fail for another reason.
+    if !readiness.is_tcp_listener(fd) || !readiness.shows(fd, EPOLLIN) {
+        return None;
+    }
+    if let Some(known) = readiness.queued(fd) {
+        return Some(known);
+    }
+    let count = calls::waiting_connections(fd)?;
+    cx.ring.readiness_mut().note_queued(fd, count);
+    Some(count)
+}
+
+fn tell_of_known(cx: &mut Attempt<'_>, fd: Fd, left: u32) {
+    cx.ring.readiness_mut().note_queued(fd, left);
+    if left > 0 {
+        cx.cqe_flags |= IORING_CQE_F_SOCK_NONEMPTY;
+    }
+}
+
 fn tell_of_others(cx: &mut Attempt<'_>, fd: Fd) {
     if cx.ring.readiness_mut().socket_kind(fd) != SocketKind::TcpListener {
         return;
@@ -217,7 +261,7 @@ fn accept_all(cx: &mut Attempt<'_>) -> Result<Outcome, Errno> {
         }
         match round.ends {
             None => {}
-            Some(Errno::EAGAIN) => return Ok(Outcome::Wait(EPOLLIN)),
+            Some(Errno::EAGAIN) => return Ok(wait_for_next(cx, fd)),
             Some(errno) => return Ok(lost(cx, fd, errno)),
         }
     }
@@ -237,26 +281,63 @@ struct Round {
     ends: Option<Errno>,
 }
 
+/// The knowledge of a round about the connections that wait.
+struct Queue {
+    /// How many wait, if the kernel has told.
+    told: Option<u32>,
+    /// How often it is asked whether any waits, if not.
+    left_to_ask: u8,
+}
+
+impl Queue {
+    /// Makes what is known at the beginning of a round on `fd`.
+    fn of(cx: &mut Attempt<'_>, fd: Fd, kind: SocketKind) -> Queue {
+        let told = waiting_connections(cx, fd).filter(|&waiting| waiting > 0);
+        Queue { told, left_to_ask: if kind.listens() { MOST_ASKED } else { 0 } }
+    }
+
+    /// Counts an accepted connection.
+    fn count_accepted(&mut self, cx: &mut Attempt<'_>, fd: Fd) {
+        if let Some(told) = &mut self.told {
+            *told = told.saturating_sub(1);
+            cx.ring.readiness_mut().note_queued(fd, *told);
+        }
+    }
+
+    /// True if no connection waits on `held`, as far as it is worth asking.
+    fn look_if_empty(&mut self, held: Fd) -> bool {
+        let asks = self.left_to_ask > 0;
+        match self.told {
+            Some(told) => told == 0,
+            None if asks => {
+                self.left_to_ask -= 1;
+                nobody_waits(held)
+            }
+            None => false,
+        }
+    }
+}
+
 /// Accepts from `held`, which is `fd` or a duplicate, and posts all CQEs but the last one.
 fn accept_round(cx: &mut Attempt<'_>, fd: Fd, held: Fd) -> Round {
     let kind = cx.ring.readiness_mut().socket_kind(fd);
     let tells = kind == SocketKind::TcpListener;
     let flags_if = |more: bool| if more { IORING_CQE_F_SOCK_NONEMPTY } else { 0 };
-    let mut left_to_ask = if kind.listens() { MOST_ASKED } else { 0 };
+    let mut queue = Queue::of(cx, fd, kind);
     let mut descriptor = match accept(cx, fd, held) {
         Ok(accepted) => accepted,
         Err(errno) => return Round { last: None, ends: Some(errno) },
     };
     loop {
+        queue.count_accepted(cx, fd);
         // If the CQ has room for one CQE only, or a fault may end the request, this CQE may be the last.
         if !cx.ring.queues().has_room_for(2) || cx.flags.has(Flags::CHAOS) {
-            let nobody = kind.listens() && nobody_waits(held);
+            queue.left_to_ask = queue.left_to_ask.max(u8::from(kind.listens()));
+            let nobody = queue.look_if_empty(held);
             let last = Some(Accepted { descriptor, flags: flags_if(tells && !nobody) });
             return Round { last, ends: nobody.then_some(Errno::EAGAIN) };
         }
-        let asks = left_to_ask > 0;
-        left_to_ask -= u8::from(asks);
-        let next = if asks && nobody_waits(held) { Err(Errno::EAGAIN) } else { accept(cx, fd, held) };
+        let next = if queue.look_if_empty(held) { Err(Errno::EAGAIN) } else { accept(cx, fd, held) };
         let flags = flags_if(tells && next != Err(Errno::EAGAIN));
         match next {
             Ok(next) => {

@@ -117,6 +117,23 @@ pub fn carries_another_protocol(fd: Fd) -> bool {
     asked.is_ok() && length > 0
 }
 
+/// Returns how many connections wait for a listening TCP socket to accept them; `None` if the kernel does not tell.
+pub fn waiting_connections(fd: Fd) -> Option<u32> {
+    // Of a listener, `tcpi_unacked` has the length of its queue, and `tcpi_sacked` the longest that is allowed (`tcp_get_info` of
+    // net/ipv4/tcp.c). Other kernels that know the option, like gVisor, leave both zero.
+    const STATE: usize = 0;
+    const UNACKED: usize = 6;
+    const SACKED: usize = 7;
+    let (mut words, mut length) = ([0u32; SACKED + 1], 4 * (SACKED as u32 + 1));
+    let (words_at, length_at) = (words.as_mut_ptr() as usize, &raw mut length as usize);
+    let (level, name) = (IPPROTO_TCP as usize, TCP_INFO as usize);
+    let asked = length;
+    // SAFETY: writes this many bytes and a length of the engine's.
+    unsafe { call(nr::__NR_getsockopt, [fd as usize, level, name, words_at, length_at, 0]) }.ok()?;
+    let listens = words[STATE].to_ne_bytes()[0] == TCP_LISTEN && words[SACKED] > 0;
+    (length == asked && listens).then_some(words[UNACKED])
+}
+
 /// True if the peer of a TCP socket that was shut down has not sent its FIN yet.
 pub fn waits_for_fin(fd: Fd) -> bool {
     const STATE: usize = 0;
@@ -132,3 +149,5 @@ pub fn waits_for_fin(fd: Fd) -> bool {
 const TCP_ESTABLISHED: u8 = 1;
 const TCP_FIN_WAIT1: u8 = 4;
 const TCP_FIN_WAIT2: u8 = 5;
+/// The state of a TCP socket that listens.
+const TCP_LISTEN: u8 = 10;

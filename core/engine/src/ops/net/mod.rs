@@ -77,11 +77,13 @@ pub(crate) fn start(request: &mut Request, extra: u32) -> Progress {
 /// call returns.
 pub(crate) fn polls_first(cx: &mut Attempt<'_>, fd: Fd, events: u32) -> bool {
     let request = cx.request();
+    let never_waits = request.flags.has(Flags::NOWAIT);
     if u32::from(request.sqe.ioprio) & IORING_RECVSEND_POLL_FIRST == 0 || request.flags.has(Flags::WOKEN) {
         return false;
     }
+    cx.ring.readiness_mut().note_polls_first();
     let registered = cx.ring.readiness().is_registered(fd);
-    let polls = request.flags.has(Flags::NOWAIT)
+    let polls = never_waits
         || !registered
         || !cx.ring.readiness().worth_trying(fd, events)
         // A listener must refuse the attempt: it never gets ready for it.

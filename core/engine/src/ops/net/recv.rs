@@ -152,6 +152,9 @@ fn receive(cx: &mut Attempt<'_>, fd: Fd) -> Result<Received, Errno> {
 fn receive_quickly(ring: &mut Lent, sqe: &Sqe, fd: Fd) -> Tried {
     let (mode, flags) = (u32::from(sqe.ioprio), sqe.op_flags & !MSG_NOSIGNAL);
     let plain = mode & !IORING_RECVSEND_POLL_FIRST == 0 && flags & !MSG_WAITALL == 0;
+    if mode != 0 {
+        ring.readiness_mut().note_polls_first();
+    }
     if !plain || UNUSED_ONCE.is_set(sqe) || (sqe.len as i32) < 0 {
         return Tried::Nothing;
     }
@@ -192,7 +195,12 @@ fn receive_at(ring: &mut Lent, sqe: &Sqe, fd: Fd, socket: Option<Known>) -> Trie
             if 0 < count
                 && (count == span.length || flags == 0 && ring.readiness().is_known_connection(fd)) =>
         {
-            Tried::Done(count as i32, more_waits(ring, fd, count, span.length))
+            // Nothing but the end of the stream can follow a short receive. To find it costs as much as a receive, so that is done only
+            // on rings whose program is known to heed it.
+            let unasked =
+                count < span.length && !ring.readiness().heeds_rest() && !ring.readiness().is_registered(fd);
+            let flags = if unasked { 0 } else { more_waits(ring, fd, count, span.length) };
+            Tried::Done(count as i32, flags)
         }
         Err(Errno::EAGAIN) => Tried::Wait(EPOLLIN, None),
         result => Tried::Attempt(result),

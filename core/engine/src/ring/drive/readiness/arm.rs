@@ -268,6 +268,7 @@ impl Core {
         let entry = &mut self.readiness.entries[index as usize];
         entry.ready |= bits;
         entry.reporting = false;
+        entry.queued = 0;
         if entry.waiters.is_empty() {
             self.unwanted_event(index);
             return;

@@ -46,6 +46,8 @@ pub struct Readiness {
     eager: bool,
     /// Requests waited when the current call began, and epoll has not been asked since.
     unseen: bool,
+    /// A receive or an accept of this ring was to poll first.
+    heeds_rest: bool,
     /// Changes when a driver falls asleep in epoll, and when it is back. Odd while the driver may have taken events unknown to others.
     sleep: u16,
     /// The sleep whose events are being taken.
@@ -172,6 +174,9 @@ pub(crate) struct Entry {
     pub(crate) reporting: bool,
     pub(crate) ready: u32,
     pub(crate) idle_events: u8,
+    /// Connections that wait for this listener, unless others have accepted them: those that the kernel told of, less those that were
+    /// accepted here since. 0 if the kernel has to be asked: each event of the listener may be a further connection.
+    pub(crate) queued: u16,
     pub(crate) waiters: Waiters,
 }
 
@@ -211,6 +216,7 @@ impl Entry {
         // The entry was listed to be rechecked for the old file.
         self.rechecked = false;
         self.ready = 0;
+        self.queued = 0;
     }
 
     /// Returns the name in epoll's events for the registration of the next file with this number.
@@ -313,6 +319,7 @@ impl Readiness {
                 reporting: false,
                 ready: 0,
                 idle_events: 0,
+                queued: 0,
                 waiters: Waiters::Nobody,
             });
             self.entries.len() as u32 - 1
@@ -326,6 +333,7 @@ impl Readiness {
         entry.reporting = false;
         entry.ready = 0;
         entry.idle_events = 0;
+        entry.queued = 0;
         self.by_fd[number] = index + 1;
         Ok(index)
     }
@@ -446,8 +454,36 @@ impl Readiness {
     /// Forgets the kind of `fd`, which has become a socket of another kind.
     pub fn forget_socket_kind(&mut self, fd: Fd) {
         if let Some(index) = self.find(fd) {
-            self.entries[index as usize].kind = None;
+            let entry = &mut self.entries[index as usize];
+            (entry.kind, entry.queued) = (None, 0);
         }
+    }
+
+    /// Returns how many connections wait for a listener, as far as the kernel has told and nothing has happened since.
+    pub fn queued(&self, fd: Fd) -> Option<u32> {
+        self.current(fd).map(|entry| u32::from(entry.queued)).filter(|&queued| queued > 0)
+    }
+
+    /// Notes how many connections wait for a listener. If none does, the listener is drained: epoll tells of every connection that came
+    /// after the kernel was asked.
+    pub fn note_queued(&mut self, fd: Fd, count: u32) {
+        if let Some(entry) = self.current_mut(fd) {
+            entry.queued = u16::try_from(count).unwrap_or(u16::MAX);
+            if count == 0 {
+                entry.ready &= !EPOLLIN;
+            }
+        }
+    }
+
+    /// Notes that a receive or an accept is to poll first, which programs decide by `IORING_CQE_F_SOCK_NONEMPTY`.
+    #[inline]
+    pub fn note_polls_first(&mut self) {
+        self.heeds_rest = true;
+    }
+
+    /// True if the program decides by what completions say is left in a socket, as far as is known.
+    pub fn heeds_rest(&self) -> bool {
+        self.heeds_rest
     }
 
     /// True if `fd` is known to be a listening TCP socket. So every connection that it accepts is a TCP connection.
