@@ -154,7 +154,7 @@ pub fn set_outlet(fd: Fd, outlet: Box<dyn Outlet>) -> Result<(), i32> {
 
 /// Returns the file in a slot of the ring `fd`: a descriptor of the engine's own, valid while the file is registered.
 pub fn registered_file(fd: Fd, slot: u32) -> Option<Fd> {
-    registry::get(fd)?.lock().as_ref()?.resources().files.get(slot)
+    registry::get(fd)?.lock().as_mut()?.resources_mut().files.get(slot)
 }
 
 /// Returns the number of requests of the ring `fd` that are not done.

@@ -272,6 +272,11 @@ pub fn move_high(low: Fd) -> Result<Fd, Errno> {
     high
 }
 
+/// Notes that a descriptor is the engine's own, though it keeps its low number for the moment.
+pub fn keep_low(fd: Fd) {
+    own::note(fd);
+}
+
 /// Adds one to a counter made by [`eventfd`]. A full counter wakes just as well. False if the file is not the engine's any more.
 pub fn eventfd_signal(fd: Fd) -> bool {
     is_still_own(fd) && eventfd_add(fd)

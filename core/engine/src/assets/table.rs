@@ -123,6 +123,16 @@ impl<T: Copy> Table<T> {
         self.slots[slot].take()
     }
 
+    /// Replaces the value of a node.
+    pub fn replace(&mut self, node: NodeIndex, value: T) {
+        self.nodes[node.0 as usize].value = value;
+    }
+
+    /// Returns the value of a node.
+    pub fn value(&self, node: NodeIndex) -> T {
+        self.nodes[node.0 as usize].value
+    }
+
     /// Adds a hold to a node.
     pub fn hold(&mut self, node: NodeIndex) {
         self.nodes[node.0 as usize].holds += 1;

@@ -200,7 +200,7 @@ fn prep_open(cx: &mut Attempt<'_>, how: open_how, strict: bool) -> Result<(), Er
 fn issue_open(cx: &mut Attempt<'_>) -> Outcome {
     let request = cx.request();
     let OpData::Open(open) = &request.data else { return Outcome::Block };
-    let directory = request.sqe.fd;
+    let (directory, slot) = (request.sqe.fd, request.sqe.file_index);
     // If only caches may be used, no file system is waited for.
     let outcome = if open.how.resolve & RESOLVE_CACHED == 0 {
         paths::issue_at(&[(directory, &open.path)])
@@ -213,7 +213,8 @@ fn issue_open(cx: &mut Attempt<'_>) -> Outcome {
         && outcome == Outcome::Block
         && let Ok(fd) = open.open_cached(directory)
     {
-        return opened(cx, Ok(fd as usize));
+        let status = open.may_wait().then(|| open.status());
+        return cx.ring.install_fresh(fd, status, slot).into();
     }
     outcome
 }
@@ -300,7 +301,7 @@ impl Open {
         self.may_wait_again(fd)
     }
 
-    /// Opens a cached file for a slot, as the kernel does during submission.
+    /// Opens a cached file for a slot, as the kernel does during submission: with `O_NONBLOCK`, if the open may wait without.
     fn open_cached(&self, directory: Fd) -> Result<Fd, Errno> {
         let waits = self.may_wait();
         let more = if waits { O_NONBLOCK | O_CLOEXEC } else { O_CLOEXEC };
@@ -310,15 +311,17 @@ impl Open {
         let (address, size) = (&raw const how as usize, size_of::<open_how>());
         let arguments = [directory as usize, self.path.address(), address, size, 0, 0];
         // SAFETY: reads a path and a structure of the engine's.
-        let fd = unsafe { os::call(nr::__NR_openat2, arguments) }? as Fd;
-        let fd = if waits { self.may_wait_again(fd)? } else { fd };
-        notes::move_high(fd)
+        unsafe { os::call(nr::__NR_openat2, arguments) }.map(|fd| fd as Fd)
+    }
+
+    /// Returns the program's status flags of the file.
+    fn status(&self) -> u32 {
+        self.how.flags as u32 & (O_APPEND | O_DIRECT | O_NOATIME)
     }
 
     /// Restores the program's status flags of a file that was opened with `O_NONBLOCK`.
     fn may_wait_again(&self, fd: Fd) -> Result<Fd, Errno> {
-        let status = self.how.flags as u32 & (O_APPEND | O_DIRECT | O_NOATIME);
-        os::fcntl(fd, F_SETFL, status as usize).inspect_err(|_| os::close(fd))?;
+        os::fcntl(fd, F_SETFL, self.status() as usize).inspect_err(|_| os::close(fd))?;
         Ok(fd)
     }
 }

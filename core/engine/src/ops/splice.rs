@@ -68,7 +68,7 @@ fn input(cx: &mut Attempt<'_>) -> Result<OwnedFd, Errno> {
     let sqe = cx.sqe;
     let named = sqe.file_index;
     let fd = if sqe.op_flags & SPLICE_F_FD_IN_FIXED != 0 {
-        cx.ring.files().get(named).ok_or(Errno::EBADF)?
+        cx.ring.files_mut().get(named).ok_or(Errno::EBADF)?
     } else {
         named as i32
     };

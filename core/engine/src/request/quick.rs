@@ -34,7 +34,7 @@ impl Core {
             return false;
         }
         let fd = if flags.has(Flags::FIXED_FILE) {
-            self.resources().files.get(sqe.fd as u32)
+            self.resources_mut().files.get(sqe.fd as u32)
         } else {
             Some(sqe.fd)
         };

@@ -168,6 +168,7 @@ lend! {
 
 lend! {
     install_file(&mut self, own: Fd, file_index: u32) -> Result<usize, Errno>;
+    install_fresh(&mut self, low: Fd, status: Option<u32>, file_index: u32) -> Result<usize, Errno>;
     remove_file(&mut self, slot: u32) -> Result<usize, Errno>;
     close_own(&mut self, fd: Fd);
     forget_fd(&mut self, fd: Fd);

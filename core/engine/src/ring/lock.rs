@@ -73,6 +73,14 @@ impl CoreGuard<'_> {
     #[inline]
     fn settle(&mut self) {
         let Some(core) = self.core.as_mut() else { return };
+        core.resources.files.settle();
+        self.settle_but_files();
+    }
+
+    /// Does the same as [`CoreGuard::settle`], but for fresh registered files.
+    #[inline]
+    fn settle_but_files(&mut self) {
+        let Some(core) = self.core.as_mut() else { return };
         core.notify();
         debug_assert!(
             core.work.keeps_files(),
@@ -84,6 +92,19 @@ impl CoreGuard<'_> {
     #[inline]
     pub fn unlocked<R>(&mut self, body: impl FnOnce() -> R) -> R {
         self.settle();
+        self.without_lock(body)
+    }
+
+    /// Releases the lock while `body` does work of the call that holds it. Files that the call has opened for slots stay fresh
+    /// ([`crate::feature::files`]).
+    #[inline]
+    pub fn unlocked_for_work<R>(&mut self, body: impl FnOnce() -> R) -> R {
+        self.settle_but_files();
+        self.without_lock(body)
+    }
+
+    #[inline]
+    fn without_lock<R>(&mut self, body: impl FnOnce() -> R) -> R {
         self.leave_page();
         let result = self.core.unlocked(body);
         self.enter_page();

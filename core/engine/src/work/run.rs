@@ -402,7 +402,7 @@ pub fn run_by_caller(guard: &mut CoreGuard<'_>, serial: u64, waits: bool) -> boo
         let Some(core) = live(guard, serial) else { return false };
         core.submit_direct();
         let Some((mut batch, lent)) = core.take_batch(waits) else { return true };
-        let (done, slow) = guard.unlocked(|| batch.run(&mut slow_before));
+        let (done, slow) = guard.unlocked_for_work(|| batch.run(&mut slow_before));
         let Some(core) = live(guard, serial) else { return false };
         core.give_batch_back(batch, done, waits);
         if slow {

@@ -234,3 +234,65 @@ fn a_ring_that_defers(engine: Engine) -> impl Answer {
     seen.dedup();
     seen
 }
+
+/// An open into the first slot, a look at another file, and the close of the slot, as one chain.
+fn opened_and_closed(files: &Files, status: &mut [u8; 256]) -> [Sqe; 3] {
+    let addr = files.second.as_ptr() as u64;
+    let off = status.as_mut_ptr() as u64;
+    let look = Sqe { fd: libc::AT_FDCWD, addr, off, len: 0x7ff, flags: LINK, ..sqe(IORING_OP_STATX, 2) };
+    [Sqe { flags: LINK, ..open(&files.first, 0, 1) }, look, close(0, 3)]
+}
+
+/// The number that the next file of this process gets.
+fn next_number() -> i32 {
+    File::open("/dev/null").unwrap().as_raw_fd()
+}
+
+/// A file in a slot has none of the program's numbers when the call is over that has opened it, nor the flag with which it was opened.
+#[test]
+fn a_file_that_stays_in_its_slot_has_no_low_number() {
+    let files = Files::new();
+    let mut ring = table(Engine::User, DEFER, &[-1; 4]);
+    // The first open looks at what is mounted.
+    ring.run(&[open(&files.first, 3, 1)]);
+    let number = next_number();
+    assert_eq!(ring.run(&[open(&files.first, 0, 1)])[0].res, 0);
+    assert_eq!(next_number(), number);
+    let install = Sqe { fd: 0, flags: FIXED, ..sqe(IORING_OP_FIXED_FD_INSTALL, 2) };
+    let installed = owned(ring.run(&[install])[0].res);
+    assert_eq!(installed.as_raw_fd(), number);
+    // SAFETY: asks for flags.
+    let flags = unsafe { libc::fcntl(installed.as_raw_fd(), libc::F_GETFL) };
+    assert_eq!(flags & libc::O_NONBLOCK, 0);
+    // What is opened and closed by one call leaves the numbers as they were.
+    let cqes = ring.run(&opened_and_closed(&files, &mut [0; 256]));
+    assert!(cqes.iter().all(|cqe| cqe.res == 0));
+    drop(installed);
+    assert_eq!(next_number(), number);
+}
+
+/// A thread of the program that opens files while another thread's call has a fresh file in a slot, closes only its own.
+#[test]
+fn chains_beside_a_thread_that_opens_files() {
+    let files = Files::new();
+    let mut ring = table(Engine::User, DEFER, &[-1; 4]);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let mut bytes = String::new();
+                File::open("/proc/self/comm").unwrap().read_to_string(&mut bytes).unwrap();
+                assert!(!bytes.is_empty());
+            }
+        });
+        for _ in 0..2000 {
+            let mut buffer = [0; 4];
+            let chain = opened_and_closed(&files, &mut [0; 256]);
+            let reads = [open(&files.first, 1, 4), read(1, &mut buffer, 5), close(1, 6)];
+            let cqes = ring.run(&[&chain[..], &reads[..]].concat());
+            assert!(cqes.iter().all(|cqe| cqe.res == if cqe.user_data == 5 { 4 } else { 0 }), "{cqes:?}");
+            assert_eq!(&buffer, b"1111");
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}

@@ -836,6 +836,26 @@ cases![
         assert!(run(ring, "socket(CLOEXEC)", &[socket])[0] >= 0);
         assert!(run(ring, "pipe2(CLOEXEC)", &[pipe])[0] >= 0);
     }),
+    // It is closed where it was opened. What another request uses is moved first.
+    a_chain_that_opens_and_closes_a_slot = if has_openat2() {
+        let shown = |call: &str| call.starts_with("openat2") || call == "duplicate";
+        traced_where(shown, 32, ALONE, |ring| {
+            empty_slots(ring);
+            let open = Sqe { file_index: 1, flags: LINK, ..open(c"/proc/self/comm", 0) };
+            let status = memory(256).as_mut_ptr() as u64;
+            let (addr, off) = (c"/proc/self/comm".as_ptr() as u64, status);
+            let look =
+                Sqe { fd: libc::AT_FDCWD, addr, off, len: 0x7ff, flags: LINK, ..sqe(IORING_OP_STATX, 2) };
+            let close = Sqe { fd: 0, file_index: 1, ..sqe(IORING_OP_CLOSE, 3) };
+            // The first open looks at what is mounted.
+            ring.run(&[open, look, close]);
+            assert_eq!(run(ring, "openat2(NONBLOCK, CLOEXEC)", &[open, look, close]), [0; 3]);
+            let read = Sqe { fd: 0, flags: LINK | IOSQE_FIXED_FILE as u8, ..transfer(IORING_OP_READ, &0, 4) };
+            let moves = "openat2(NONBLOCK, CLOEXEC); duplicate";
+            assert_eq!(run(ring, moves, &[open, read, close]), [0, 4, 0]);
+            assert_eq!(run(ring, moves, &[Sqe { flags: 0, ..open }]), [0]);
+        });
+    },
     opens_that_may_create = if has_openat2() {
         let name = format!("opens-{}", std::process::id());
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);

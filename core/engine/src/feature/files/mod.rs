@@ -2,7 +2,14 @@
 //!
 //! Each is a duplicate of the engine's own: so the program may close its descriptor, and the duplicate's
 //! number is not reused behind the engine's back.
+//!
+//! A registered file uses none of the program's low numbers. But the system opens files at the lowest number, and to move one costs more
+//! calls than to open it. So a file that is opened for a slot is *fresh* at first, and stays where it was opened as long as the call that
+//! opened it goes on, and nothing but a CLOSE names its slot. Then the CLOSE, which often is linked behind it, finds it there. Before any
+//! other request uses it, and before the ring is unlocked for anything but work of that call, it is *settled*: moved, with the flags that
+//! the program has asked for. No thread but that of the call uses the number meanwhile, and front ends know it as the engine's own.
 
+mod fresh;
 pub(crate) mod register;
 pub mod ring;
 
@@ -13,6 +20,7 @@ use linux_raw_sys::io_uring::IORING_FILE_INDEX_ALLOC;
 
 use crate::abi::Errno;
 use crate::assets::table::{Gone, NodeIndex, Table};
+use crate::feature::files::fresh::Fresh;
 use crate::os::{self, Fd};
 
 /// The `file_index` that asks for any empty slot.
@@ -26,11 +34,14 @@ pub struct FileTable {
     range: Range<usize>,
     /// Where the search for an empty slot begins.
     hint: usize,
+    /// Files that no request has used, and that are to be settled.
+    fresh: Vec<Fresh>,
 }
 
 impl FileTable {
-    /// Forgets the parent's holds in a child after `fork`.
+    /// Forgets the parent's holds in a child after `fork`. A call of another thread that has opened files is the parent's.
     pub fn forked(&mut self) {
+        self.settle();
         self.table.forked();
     }
 
@@ -40,6 +51,7 @@ impl FileTable {
     /// `EBADF` if the slot is empty.
     #[inline]
     pub fn hold(&mut self, slot: u32) -> Result<(NodeIndex, Fd), Errno> {
+        self.settle();
         let (node, fd) = self.table.get(slot as usize).ok_or(Errno::EBADF)?;
         self.table.hold(node);
         Ok((node, fd))
@@ -58,19 +70,31 @@ impl FileTable {
         self.table.hold(node);
     }
 
-    /// Returns the file in a slot.
-    pub fn get(&self, slot: u32) -> Option<Fd> {
+    /// Returns the file in a slot, to be used under the ring's lock.
+    #[inline]
+    pub fn get(&mut self, slot: u32) -> Option<Fd> {
+        self.settle();
+        self.named(slot)
+    }
+
+    /// Returns the file in a slot, which is only looked at.
+    pub fn named(&self, slot: u32) -> Option<Fd> {
         self.table.get(slot as usize).map(|(_, fd)| fd)
     }
 
     /// Releases a hold; if it was the last, returns the file, which the caller closes.
     #[inline]
     pub fn release(&mut self, node: NodeIndex) -> Option<Gone<Fd>> {
-        self.table.release(node)
+        let gone = self.table.release(node)?;
+        if !self.fresh.is_empty() {
+            self.fresh.retain(|fresh| fresh.node != node);
+        }
+        Some(gone)
     }
 
     /// Closes every file; the ring ends.
     pub fn close_all(&mut self) {
+        self.fresh.clear();
         self.table.drain().for_each(os::close);
     }
 

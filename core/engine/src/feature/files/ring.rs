@@ -131,6 +131,20 @@ impl Core {
         self.install_file_at(own, file_index).inspect_err(|_| self.close_own(own))
     }
 
+    /// Puts a file that was just opened at `low` into a slot, as [`Core::install_file`] does. The file is fresh. `status`: the status flags
+    /// that it is to have, if it has `O_NONBLOCK` beside them.
+    ///
+    /// # Errors
+    /// Those of [`Core::install_file`].
+    pub fn install_fresh(&mut self, low: Fd, status: Option<u32>, file_index: u32) -> Result<usize, Errno> {
+        os::keep_low(low);
+        notes::renew(low);
+        let result = self.install_file(low, file_index)?;
+        let slot = if file_index == ALLOCATE { result } else { file_index as usize - 1 };
+        self.resources_mut().files.note_fresh(slot, status);
+        Ok(result)
+    }
+
     fn install_file_at(&mut self, own: Fd, file_index: u32) -> Result<usize, Errno> {
         if file_index == ALLOCATE {
             return self.resources_mut().files.fill_any(own);

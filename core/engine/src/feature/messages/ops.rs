@@ -107,8 +107,8 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     Outcome::Block
 }
 
-fn file_to_pass(core: &Core, sqe: &Sqe) -> Passed {
-    let source = core.resources().files.get(sqe.addr3 as u32).ok_or(Errno::EBADF)?;
+fn file_to_pass(core: &mut Core, sqe: &Sqe) -> Passed {
+    let source = core.resources_mut().files.get(sqe.addr3 as u32).ok_or(Errno::EBADF)?;
     notes::duplicate(source).map(OwnedFd::new)
 }
 

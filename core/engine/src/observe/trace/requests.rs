@@ -62,7 +62,7 @@ impl Core {
             counts.submitted(self[id].op.code);
         }
         let Some(About { tracer, ring, op, sqe, .. }) = self.about(id) else { return };
-        let file = tracer.tell_names(ring, op, sqe, |slot| self.resources().files.get(slot));
+        let file = tracer.tell_names(ring, op, sqe, |slot| self.resources().files.named(slot));
         let body = event::Submitted { serial, sqe: *sqe.words(), behind, file, reserved: 0 };
         let mut lent = Lent::of(op, sqe);
         let samples = Samples::of_submission(op, sqe, &lent, tracer.data());
