@@ -2,6 +2,7 @@
 
 use core::ffi::CStr;
 use core::fmt::{self, Write};
+use core::ops::RangeInclusive;
 use core::ptr::NonNull;
 
 use linux_raw_sys::general as nr;
@@ -138,6 +139,22 @@ pub fn close(fd: Fd) {
     own::forget(fd);
     // SAFETY: touches no memory.
     let _ = unsafe { call(nr::__NR_close, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Closes descriptors of the engine with consecutive numbers, by one call if the kernel has it.
+pub fn close_all(numbers: RangeInclusive<Fd>) {
+    static REFUSED: AtomicBool = AtomicBool::new(false);
+    let (first, last) = (*numbers.start(), *numbers.end());
+    if first < last && !REFUSED.load(Ordering::Relaxed) {
+        numbers.clone().for_each(own::forget);
+        // SAFETY: touches no memory.
+        match unsafe { call(nr::__NR_close_range, [first as usize, last as usize, 0, 0, 0, 0]) } {
+            Ok(_) => return,
+            // The kernel is older than 5.9, or a sandbox refuses the call.
+            Err(_) => REFUSED.store(true, Ordering::Relaxed),
+        }
+    }
+    numbers.for_each(close);
 }
 
 /// Calls `fcntl(2)` with an integer argument.

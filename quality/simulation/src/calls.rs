@@ -97,6 +97,11 @@ fn answer(number: u32, arguments: [usize; 6]) -> Answer {
             Ok(0)
         }
         nr::__NR_exit_group => crate::failure::fail("abort: the engine ended the process"),
+        nr::__NR_close_range => world(|world| {
+            assert!(c == 0, "flags of close_range are not simulated");
+            (a..=b).for_each(|number| _ = world.kernel.close(number as i32));
+            Ok(0)
+        }),
         nr::__NR_gettid => Ok(thread_number(world(|world| world.current()))),
         nr::__NR_getpid => Ok(100),
         nr::__NR_tgkill => {
@@ -302,7 +307,7 @@ fn name(number: u32) -> &'static str {
         nr::__NR_recvfrom => "recv",
         nr::__NR_sendto => "send",
         nr::__NR_accept4 => "accept",
-        nr::__NR_close => "close",
+        nr::__NR_close | nr::__NR_close_range => "close",
         nr::__NR_epoll_ctl => "epoll_ctl",
         nr::__NR_fcntl => "fcntl",
         nr::__NR_fsync => "fsync",

@@ -17,6 +17,7 @@ const F_SETSIG: u32 = 10;
 const F_GETSIG: u32 = 11;
 
 const ROWS: &[Row] = &[
+    Row("close_range", libc::SYS_close_range, None, &[]),
     Row("epoll_pwait2", libc::SYS_epoll_pwait2, None, &[]),
     Row("fcntl(F_DUPFD_QUERY)", libc::SYS_fcntl, Some(F_DUPFD_QUERY), &[]),
     Row("fcntl(F_GETSIG)", libc::SYS_fcntl, Some(F_GETSIG), &[]),
@@ -49,10 +50,14 @@ const ROWS: &[Row] = &[
 /// Rows that are refused together.
 const TOGETHER: &[(&str, &[&str])] = &[
     ("Linux 5.10", &["epoll_pwait2", "fcntl(F_DUPFD_QUERY)", "futex_waitv", "madvise"]),
-    ("Linux 5.4", &["epoll_pwait2", "fcntl(F_DUPFD_QUERY)", "futex_waitv", "madvise", "openat2"]),
+    (
+        "Linux 5.4",
+        &["close_range", "epoll_pwait2", "fcntl(F_DUPFD_QUERY)", "futex_waitv", "madvise", "openat2"],
+    ),
     (
         "Linux 4.4",
         &[
+            "close_range",
             "epoll_pwait2",
             "fcntl(F_DUPFD_QUERY)",
             "futex_waitv",

@@ -59,6 +59,7 @@ fn describe(pid: i32, number: i64, arguments: [u64; 6]) -> Option<String> {
         libc::SYS_sendto => ("send", Some(c), (names::MSG_FLAGS, d, SENDS)),
         libc::SYS_sendmsg => ("sendmsg", None, (names::MSG_FLAGS, c, SENDS)),
         libc::SYS_accept4 => ("accept4", None, (names::SOCKET_FLAGS, d, 0)),
+        libc::SYS_close_range => ("close_range", None, none),
         libc::SYS_socket => ("socket", None, (names::SOCKET_FLAGS, b, libc::SOCK_STREAM)),
         libc::SYS_pipe2 => ("pipe2", None, (names::PIPE_FLAGS, b, 0)),
         libc::SYS_openat => ("openat", None, (names::OPEN_FLAGS, c, 0)),
@@ -791,6 +792,24 @@ cases![
         step("wait", || ring.enter_with(0, 0, IORING_ENTER_GETEVENTS));
         let _client = TcpStream::connect(address).unwrap();
         collect(ring, "wait; TCP_INFO; flags; FIONBIO; accept4; FIONBIO", 1);
+    }),
+    // They are accepted at the lowest numbers, duplicated to others, and closed together.
+    connections_that_come_for_slots = traced_where(without(&["look", "compare"]), 32, ALONE, |ring| {
+        empty_slots(ring);
+        let (listener, address) = listening();
+        let into_any = Sqe { file_index: u32::MAX, ..accept(&listener, IORING_ACCEPT_MULTISHOT) };
+        ring.submit(&[into_any]);
+        // The first connection tells that the listener is one of TCP.
+        let _client = TcpStream::connect(address).unwrap();
+        ring.collect(1);
+        let _clients = [(); 2].map(|()| TcpStream::connect(address).unwrap());
+        let number = memory_file(b"").as_raw_fd();
+        let calls = "wait; TCP_INFO; flags; FIONBIO; accept4(CLOEXEC); SO_LINGER; accept4(CLOEXEC); SO_LINGER; \
+                     FIONBIO; duplicate; duplicate; close_range | \
+                     wait; TCP_INFO; flags; FIONBIO; accept4(CLOEXEC); SO_LINGER; accept4(CLOEXEC); SO_LINGER; \
+                     FIONBIO; duplicate; duplicate";
+        assert!(collect(ring, calls, 2).iter().all(|&slot| slot >= 0));
+        assert_eq!(memory_file(b"").as_raw_fd(), number, "no low number is taken");
     }),
     // Whether the end follows is looked for on rings that poll first.
     a_receive_from_a_connection_that_was_accepted = traced(|ring| {

@@ -1,6 +1,9 @@
 //! Files that were opened for slots, and keep the number at which they were opened for the moment.
 
+use alloc::vec::Vec;
+
 use crate::abi::Errno;
+use crate::assets::kinds;
 use crate::assets::notes;
 use crate::assets::table::NodeIndex;
 use crate::feature::files::FileTable;
@@ -34,19 +37,43 @@ impl FileTable {
 
     #[cold]
     fn settle_all(&mut self) {
-        for Fresh { node, status } in core::mem::take(&mut self.fresh) {
+        let mut fresh = core::mem::take(&mut self.fresh);
+        let mut lows = Vec::with_capacity(fresh.len());
+        for Fresh { node, status } in fresh.drain(..) {
             let low = self.table.value(node);
+            let settled = raised(low, status);
+            if settled != Ok(low) {
+                lows.push(low);
+            }
             // A file that somebody has closed unseen is no file any more: the number must not name the next one.
-            let settled = moved(low, status).unwrap_or(NONE);
-            self.table.replace(node, settled);
+            self.table.replace(node, settled.unwrap_or(NONE));
         }
+        self.fresh = fresh;
+        close_lows(lows);
     }
 }
 
-/// Gives a file its status flags and a high number.
-fn moved(low: Fd, status: Option<u32>) -> Result<Fd, Errno> {
+/// Gives a file its status flags, and duplicates it to a high number. If there is none, it keeps its own.
+fn raised(low: Fd, status: Option<u32>) -> Result<Fd, Errno> {
     if let Some(status) = status {
-        os::fcntl(low, nr::F_SETFL, status as usize).inspect_err(|_| os::close(low))?;
+        os::fcntl(low, nr::F_SETFL, status as usize)?;
     }
-    notes::move_high(low)
+    match os::duplicate(low) {
+        Ok(high) => {
+            notes::renew(high);
+            kinds::add(high, kinds::noted(low));
+            Ok(high)
+        }
+        Err(Errno::EMFILE) => Ok(low),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Closes low numbers, as many together as follow one another.
+fn close_lows(mut lows: Vec<Fd>) {
+    lows.sort_unstable();
+    lows.iter().for_each(|&low| notes::closes(low));
+    for run in lows.chunk_by(|low, next| low + 1 == *next) {
+        os::close_all(run[0]..=run[run.len() - 1]);
+    }
 }

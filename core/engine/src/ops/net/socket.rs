@@ -121,11 +121,11 @@ impl Lent {
     /// # Errors
     /// As [`Lent::install_file`].
     pub fn give_descriptor(&mut self, fd: Fd, file_index: u32) -> Result<usize, Errno> {
-        notes::renew(fd);
         if file_index == 0 {
+            notes::renew(fd);
             return Ok(fd as usize);
         }
-        self.install_file(notes::move_high(fd)?, file_index)
+        self.install_fresh(fd, None, file_index)
     }
 
     /// Gives a TCP connection that `listener` accepted to the program, as [`Lent::give_descriptor`] does.
@@ -133,11 +133,10 @@ impl Lent {
     /// # Errors
     /// As [`Lent::install_file`].
     pub fn give_connection(&mut self, fd: Fd, listener: Fd, file_index: u32) -> Result<usize, Errno> {
-        notes::renew(fd);
-        let own = if file_index == 0 { fd } else { notes::move_high(fd)? };
         let inherited = if kinds::closes_at_once(listener) { Kind::NO_LINGER } else { Kind::default() };
-        kinds::add(own, Kind::TCP.with(inherited));
-        if file_index == 0 { Ok(own as usize) } else { self.install_file(own, file_index) }
+        let given = self.give_descriptor(fd, file_index)?;
+        kinds::add(fd, Kind::TCP.with(inherited));
+        Ok(given)
     }
 }
 
