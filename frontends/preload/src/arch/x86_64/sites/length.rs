@@ -13,24 +13,23 @@ pub fn is_start(bytes: &[u8], start: usize) -> bool {
     let first = start.saturating_sub(BACK);
     // A mapping begins with an instruction.
     let chains = if first == 0 { 1 } else { LONGEST };
+    // The places that an earlier chain came by, as bits: a chain that comes to one of them goes on as that did.
+    let mut known: u128 = 0;
     let mut arrived = false;
     for begin in first..first + chains {
-        match follow(bytes, begin, start) {
-            Some(end) if end == start => arrived = true,
-            Some(_) => return false,
+        let mut at = begin;
+        while at < start && known >> (at - first) & 1 == 0 {
+            known |= 1 << (at - first);
             // A byte sequence that is no instruction is not in the true chain.
-            None => {}
+            let Some(length) = bytes.get(at..).and_then(length) else { break };
+            at += length;
         }
+        if at > start {
+            return false;
+        }
+        arrived |= at == start;
     }
     arrived
-}
-
-/// Returns where the chain of instructions from `at` on first reaches `target` or passes it.
-fn follow(bytes: &[u8], mut at: usize, target: usize) -> Option<usize> {
-    while at < target {
-        at += length(bytes.get(at..)?)?;
-    }
-    Some(at)
 }
 
 /// The bytes that follow an opcode.
