@@ -69,15 +69,20 @@ fn ask() {
 }
 
 fn take_question() -> bool {
-    QUESTIONS_LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+    // Of the threads that count waits, one comes here.
+    let left = QUESTIONS_LEFT.load(Ordering::Relaxed);
+    QUESTIONS_LEFT.store(left.saturating_sub(1), Ordering::Relaxed);
+    left > 0
 }
 
 extern "C" fn look(_: *mut c_void) {
     threads::begin(credentials::acting());
     // Acquire pairs with the release in `void`: code that came before it is looked at.
     let asked = STATE.load(Ordering::Acquire);
-    let has_some = host::finds_unseen_closes().is_none_or(|finds| finds());
-    answer(asked, if has_some { SOME } else { NONE });
+    if asked & ANSWERS == ASKED {
+        let has_some = host::finds_unseen_closes().is_none_or(|finds| finds());
+        answer(asked, if has_some { SOME } else { NONE });
+    }
     threads::end();
 }
 
@@ -90,20 +95,23 @@ fn answer(asked: u32, answer: u32) {
 
 /// Makes the answer void: code is about to come. Returns true if waits were trusted that have to be checked from now on.
 pub fn void() -> bool {
-    let change = |state: u32| {
-        let answer = state & ANSWERS;
-        (answer != SOME).then_some((state & !ANSWERS).wrapping_add(CHANGE) | UNKNOWN)
-    };
     WAITS.store(0, Ordering::Relaxed);
     CHANGED_NS.store(os::monotonic_ns(), Ordering::Relaxed);
-    // Release pairs with the acquire in `look`.
-    let before = STATE.fetch_update(Ordering::Release, Ordering::Relaxed, change);
-    before.is_ok_and(|before| before & ANSWERS == NONE)
+    let mut before = STATE.load(Ordering::Relaxed);
+    while before & ANSWERS != SOME {
+        let next = (before & !ANSWERS).wrapping_add(CHANGE) | UNKNOWN;
+        // Release pairs with the acquire in `look`.
+        match STATE.compare_exchange(before, next, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => return before & ANSWERS == NONE,
+            Err(now) => before = now,
+        }
+    }
+    false
 }
 
-/// Notes that a descriptor was closed and nobody reported it.
-pub fn met() {
-    STATE.fetch_or(SOME, Ordering::Relaxed);
+/// Notes that a descriptor was closed and nobody reported it. Returns true if waits were trusted that have to be checked from now on.
+pub fn note_one() -> bool {
+    STATE.fetch_or(SOME, Ordering::Relaxed) & ANSWERS == NONE
 }
 
 /// In a child after `fork`, nobody is asking.

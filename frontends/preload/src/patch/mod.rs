@@ -91,6 +91,10 @@ fn search(entry: usize, mark: Option<usize>) -> bool {
         }
         true
     });
+    if mark.is_none() {
+        let ends = if tell { "are seen" } else { "may be unseen: rings that it makes are watched" };
+        log::debug!("closes by instructions of the searched code {ends}");
+    }
     unseen::note_search(tell);
     all
 }

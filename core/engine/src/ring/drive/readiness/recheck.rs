@@ -125,7 +125,9 @@ impl Core {
 
     /// Handles that a number is another file's, which is registered now, or cannot be.
     fn replaced(&mut self, index: u32, registered: bool) {
-        unseen::met();
+        if unseen::note_one() {
+            self.doubt_all();
+        }
         let entry = &mut self.readiness.entries[index as usize];
         entry.rename_for_another_file();
         entry.registered = registered;
