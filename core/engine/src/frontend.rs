@@ -19,7 +19,7 @@ use crate::observe::{chaos, trace};
 use crate::ops::net::rights;
 use crate::os::{self, Fd, limits, own, user};
 use crate::process::{identity, threads};
-use crate::ring::drive::{readiness, stand_in};
+use crate::ring::drive::stand_in;
 use crate::ring::{Counted, descriptors, registry, shared};
 use crate::work::{interrupt, reporter};
 
@@ -176,7 +176,7 @@ pub fn concerns_close(fd: Fd) -> bool {
 
 /// Tells the engine that code is about to be loaded, which may close descriptors without a report ([`crate::Host::finds_unseen_closes`]).
 pub fn code_comes() {
-    readiness::code_comes();
+    unseen::void();
 }
 
 /// True if it is known that the front end reports all closes.

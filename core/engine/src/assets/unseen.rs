@@ -1,9 +1,10 @@
 //! Whether the program may close descriptors without the engine's knowledge.
 //!
-//! If it may, requests that wait by a kept registration have to be checked at ticks. The front end can find out that all closes are reported, but
-//! looks through all code of the process for that. So it is asked in a thread of its own, and only once a program has made
-//! requests wait so for a while ([`PATIENCE`]). Code that is loaded later makes the answer void, and the question is put again, a few times,
-//! but not while the code may still be on its way: the front end reports that it comes, not that it is there.
+//! If it may, requests that wait by a kept registration are checked at ticks, some milliseconds after they have begun to wait. If not, a late
+//! check looks at them after seconds, because the answer may be wrong. The front end can find out that all closes are reported, but looks
+//! through all code of the process for that. So it is asked in a thread of its own, and only once a program has made requests wait so for a
+//! while ([`PATIENCE`]). Code that is loaded later makes the answer void, and the question is put again, a few times, but not while the code
+//! may still be on its way: the front end reports that it comes, not that it is there.
 
 use core::ffi::c_void;
 
@@ -37,7 +38,7 @@ static CHANGED_NS: AtomicU64 = AtomicU64::new(0);
 static WAITS: AtomicU32 = AtomicU32::new(0);
 static QUESTIONS_LEFT: AtomicU32 = AtomicU32::new(QUESTIONS);
 
-/// True if the front end reports all closes, so that kept registrations need no checks.
+/// True if the front end reports all closes, as far as it knows, so that kept registrations need no checks at ticks.
 #[inline]
 pub fn are_none() -> bool {
     STATE.load(Ordering::Relaxed) & ANSWERS == NONE
@@ -93,8 +94,8 @@ fn answer(asked: u32, answer: u32) {
     let _ = STATE.compare_exchange(asked, next, Ordering::Relaxed, Ordering::Relaxed);
 }
 
-/// Makes the answer void: code is about to come. Returns true if waits were trusted that have to be checked from now on.
-pub fn void() -> bool {
+/// Makes the answer void: code is about to come.
+pub fn void() {
     WAITS.store(0, Ordering::Relaxed);
     CHANGED_NS.store(os::monotonic_ns(), Ordering::Relaxed);
     let mut before = STATE.load(Ordering::Relaxed);
@@ -102,16 +103,15 @@ pub fn void() -> bool {
         let next = (before & !ANSWERS).wrapping_add(CHANGE) | UNKNOWN;
         // Release pairs with the acquire in `look`.
         match STATE.compare_exchange(before, next, Ordering::Release, Ordering::Relaxed) {
-            Ok(_) => return before & ANSWERS == NONE,
+            Ok(_) => return,
             Err(now) => before = now,
         }
     }
-    false
 }
 
-/// Notes that a descriptor was closed and nobody reported it. Returns true if waits were trusted that have to be checked from now on.
-pub fn note_one() -> bool {
-    STATE.fetch_or(SOME, Ordering::Relaxed) & ANSWERS == NONE
+/// Notes that a descriptor was closed and nobody reported it.
+pub fn note_one() {
+    STATE.fetch_or(SOME, Ordering::Relaxed);
 }
 
 /// In a child after `fork`, nobody is asking.

@@ -27,13 +27,15 @@ impl Core {
         }
     }
 
-    /// Returns the time until the earliest deadline, in nanoseconds.
+    /// Returns the time until the earliest deadline of a request, or until the late check of registrations, in nanoseconds.
     pub fn next_timer_ns(&self) -> Option<u64> {
-        self.time.timers.next_ns(now_ns)
+        let late = self.readiness.late_check_left_ns();
+        [self.time.timers.next_ns(now_ns), late].into_iter().flatten().min()
     }
 
     /// Fires all timers that are due. Requests that became ready before are completed first, and not cancelled.
     pub(in crate::ring::drive) fn fire_timers(&mut self) {
+        self.check_late();
         let mut looked = false;
         while let Some(id) = self.time.timers.pop_due(now_ns) {
             if !core::mem::replace(&mut looked, true) {

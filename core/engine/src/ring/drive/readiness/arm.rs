@@ -79,17 +79,15 @@ impl Core {
         self.look_at_registration(index)
     }
 
-    /// Lists a kept registration to be rechecked, if closes may be unseen: a request waits by it, and it may be for another file.
+    /// Lists a kept registration to be rechecked: a request waits by it, and it may be for another file. If the front end reports all closes,
+    /// that is unlikely, and no tick looks at it: a late check does.
     #[inline]
     fn doubt(&mut self, index: u32) {
-        if !unseen::are_none() {
+        if unseen::are_none() {
+            self.plan_late_check();
+        } else {
             unseen::count_wait();
-            self.list_to_recheck(index);
         }
-    }
-
-    #[inline]
-    pub(super) fn list_to_recheck(&mut self, index: u32) {
         let Readiness { entries, recheck, .. } = &mut self.readiness;
         let entry = &mut entries[index as usize];
         if !entry.rechecked {

@@ -35,6 +35,8 @@ pub struct Readiness {
     pub(super) guesses: Guesses,
     /// The time when a caller last rechecked entries, by [`os::ticks`].
     pub(super) rechecked_at: u64,
+    /// The time of the next late check, by [`os::ticks`]; 0 if none is planned.
+    pub(super) late_check_at: u64,
     /// How the epoll instance polls network devices.
     busy_poll: BusyPoll,
     /// The number of calls since epoll was last asked that found all that they wanted, and so did not ask it.
@@ -266,15 +268,10 @@ impl Readiness {
         core::mem::take(&mut self.reports)
     }
 
-    /// True if requests wait by a registration that may be stale.
+    /// True if requests wait by a registration that may be stale, and ticks have to find out whether it is. If the front end reports all
+    /// closes, the late check does ([`Readiness::late_check_left_ns`]).
     pub fn needs_recheck(&self) -> bool {
         !self.recheck.is_empty() && !unseen::are_none()
-    }
-
-    /// Returns the entries by whose registration requests wait.
-    pub(super) fn awaited(&self) -> impl Iterator<Item = u32> {
-        let awaited = |(_, entry): &(u32, &Entry)| entry.registered && !entry.waiters.is_empty();
-        (0..).zip(&self.entries).filter(awaited).map(|(index, _)| index)
     }
 
     /// Resets the entries in a child after `fork`: the epoll instance is the parent's.

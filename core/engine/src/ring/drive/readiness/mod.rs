@@ -28,7 +28,6 @@ use crate::assets::table::NodeIndex;
 use crate::os::Fd;
 
 pub use entries::{Known, Readiness};
-pub use recheck::code_comes;
 pub use socket_kind::SocketKind;
 
 /// All events for which a request can wait.

@@ -8,10 +8,9 @@ use crate::abi::Errno;
 use crate::assets::unseen;
 use crate::os;
 use crate::request::RequestId;
-use crate::ring::drive::reactor;
-use crate::ring::drive::readiness::ALL_EVENTS;
+use crate::ring::Core;
 use crate::ring::drive::readiness::arm::{DISTRUST, Registration};
-use crate::ring::{Core, registry};
+use crate::ring::drive::readiness::{ALL_EVENTS, Readiness};
 use crate::wait::listing::TICK_NS;
 
 /// Returns how many of so many listed entries one tick rechecks. Few enough that a connection in use has been armed again when its turn
@@ -20,14 +19,26 @@ fn share_of_rechecks(listed: usize) -> usize {
     listed.div_ceil(16).min(64).max(listed / 256)
 }
 
-/// Handles that code is about to come which may close descriptors without a report.
-pub fn code_comes() {
-    if unseen::void() {
-        registry::for_each_live(|ring| {
-            if let Some(core) = ring.lock_to_drive().as_mut() {
-                core.doubt_all();
-            }
-        });
+/// The time from a wait to its late check, in microseconds; a wait that lasts as long again is checked then.
+const LATE_US: u64 = 1_000_000;
+/// The time between late checks while there are more entries than one looks at, in microseconds.
+const LATE_STEP_US: u64 = 20_000;
+/// The maximum number of entries at which one late check looks.
+const LATE_MOST: usize = 1024;
+
+impl Readiness {
+    /// Returns the time until the next late check in nanoseconds, if one is planned.
+    #[inline]
+    pub fn late_check_left_ns(&self) -> Option<u64> {
+        (self.late_check_at != 0).then(|| {
+            let left = self.late_check_at.saturating_sub(os::ticks());
+            // Rounded up: a driver that wakes a little early would only sleep again.
+            (left / os::ticks_per_us() + u64::from(left > 0)) * 1000
+        })
+    }
+
+    fn plan_late_check_in(&mut self, us: u64) {
+        self.late_check_at = (os::ticks() + us * os::ticks_per_us()).max(1);
     }
 }
 
@@ -61,7 +72,11 @@ impl Core {
     /// Checks some descriptors at each tick: whether a kept registration, by which requests have been waiting since the last look, is still
     /// for its file.
     pub(in crate::ring::drive) fn recheck(&mut self) {
-        for _ in 0..share_of_rechecks(self.readiness.recheck.len()) {
+        self.recheck_some(share_of_rechecks(self.readiness.recheck.len()));
+    }
+
+    fn recheck_some(&mut self, count: usize) {
+        for _ in 0..count {
             let Some(mut seen) = self.readiness.recheck.pop_front() else { return };
             let entry = &mut self.readiness.entries[seen.index as usize];
             if entry.generation != seen.generation {
@@ -79,15 +94,31 @@ impl Core {
         }
     }
 
-    /// Lists all kept registrations by which requests wait, because closes may be unseen from now on.
-    fn doubt_all(&mut self) {
-        let awaited: Vec<u32> = self.readiness.awaited().collect();
-        awaited.into_iter().for_each(|index| self.list_to_recheck(index));
-        if self.rechecks_itself() {
-            // A caller that sleeps has to do it.
-            self.kick_driver();
-        } else {
-            reactor::attend_stale(self);
+    /// Plans a late check, unless one is planned.
+    #[inline]
+    pub(super) fn plan_late_check(&mut self) {
+        if self.readiness.late_check_at == 0 {
+            self.readiness.plan_late_check_in(LATE_US);
+            self.disturb_driver();
+        }
+    }
+
+    /// Checks, once it is due, the registrations by which requests have waited for long although the front end reports all closes: an analysis
+    /// of the program's code may be wrong, another process may replace a descriptor, and a report comes a little before its close.
+    #[inline]
+    pub(in crate::ring::drive) fn check_late(&mut self) {
+        if self.readiness.late_check_left_ns() == Some(0) {
+            self.check_late_now();
+        }
+    }
+
+    #[cold]
+    fn check_late_now(&mut self) {
+        let listed = self.readiness.recheck.len();
+        self.readiness.late_check_at = 0;
+        self.recheck_some(listed.min(LATE_MOST));
+        if !self.readiness.recheck.is_empty() {
+            self.readiness.plan_late_check_in(if listed > LATE_MOST { LATE_STEP_US } else { LATE_US });
         }
     }
 
@@ -125,9 +156,7 @@ impl Core {
 
     /// Handles that a number is another file's, which is registered now, or cannot be.
     fn replaced(&mut self, index: u32, registered: bool) {
-        if unseen::note_one() {
-            self.doubt_all();
-        }
+        unseen::note_one();
         let entry = &mut self.readiness.entries[index as usize];
         entry.rename_for_another_file();
         entry.registered = registered;
