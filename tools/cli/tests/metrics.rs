@@ -221,6 +221,30 @@ fn each_process_has_a_file_of_its_own() {
 }
 
 #[test]
+fn a_process_that_gives_up_privileges_keeps_no_thread_that_has_them() {
+    use std::os::unix::fs::PermissionsExt;
+    // SAFETY: asks only.
+    if unsafe { libc::geteuid() } != 0 {
+        anyring_tally::skipped("not root");
+        return;
+    }
+    // A directory that every user can enter, and write to.
+    let directory = std::env::temp_dir().join(format!("anyring-metrics-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o777)).unwrap();
+    let (file, program) = (directory.join("server.prom"), directory.join("program"));
+    std::fs::copy(built("metrics"), &program).unwrap();
+    let mut running = Running::start(&[], &file, &program, &["drop"]);
+    running.says("begun");
+    until(&file, |samples| samples.value("anyring_rings", None) == Some(1.0));
+    running.goes_on();
+    running.says("ready");
+    until(&file, |samples| samples.of("anyring_requests_total", "NOP") == Some(7.0));
+    running.ends();
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
 fn what_cannot_be_written_is_told() {
     let run = |arguments: &[&str]| {
         let mut command = Command::new(anyring());

@@ -1,9 +1,10 @@
-/* Requests that are counted, and one in flight; says "ready", and ends when its input ends. With an argument, a child of fork that uses
- * its parent's ring does the same first. */
+/* Requests that are counted, and one in flight; says "ready", and ends when its input ends. With `fork`, a child of fork that uses its
+ * parent's ring does the same first. With `drop`, the process becomes another user's first, and no thread keeps its old user. */
 #include "ring.h"
+#include <dirent.h>
 #include <sys/wait.h>
 
-enum { NOPS = 7 };
+enum { NOPS = 7, NOBODY = 65534 };
 
 static void await_end(const char *word) {
     char byte;
@@ -13,13 +14,37 @@ static void await_end(const char *word) {
         ;
 }
 
+/* The user of a thread. */
+static unsigned user_of(const char *thread) {
+    char path[300], line[256];
+    unsigned user = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%s/status", thread);
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file) && sscanf(line, "Uid: %u", &user) != 1)
+        ;
+    CHECK(file && fclose(file) == 0);
+    return user;
+}
+
+static void drop(void) {
+    /* The thread that counts has begun. */
+    await_end("begun");
+    CHECK(setuid(NOBODY) == 0);
+    DIR *threads = opendir("/proc/self/task");
+    int others = -1;
+    for (struct dirent *entry; (entry = readdir(threads)); others += entry->d_name[0] != '.')
+        CHECK(entry->d_name[0] == '.' || user_of(entry->d_name) == NOBODY);
+    CHECK(closedir(threads) == 0 && others > 0);
+}
+
 int main(int count, char **words) {
-    (void)words;
     struct ring ring;
     int ends[2];
     char byte;
     CHECK(ring_open(&ring, 8, 0) == 0 && pipe(ends) == 0);
-    if (count > 1) {
+    if (count > 1 && strcmp(words[1], "drop") == 0)
+        drop();
+    if (count > 1 && strcmp(words[1], "fork") == 0) {
         pid_t child = fork();
         if (child == 0) {
             CHECK(ring_nop(&ring, 1) == 0);
