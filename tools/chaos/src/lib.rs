@@ -26,5 +26,5 @@ pub use memory::{Dose, Injected, SharedPlan};
 pub use outcome::{End, Harms, Outcome};
 pub use record::{Record, RecordedFault, rate};
 pub use run::{Report, Runner};
-pub use search::{Found, Search, search};
+pub use search::{Found, Search, alike, search};
 pub use shrink::{ddmin, fails_in, shrink};

@@ -24,6 +24,13 @@ pub struct Report {
     pub unlogged: u64,
 }
 
+impl Report {
+    /// Returns the number of injected faults.
+    pub fn faults(&self) -> u64 {
+        self.injected.len() as u64 + self.unlogged
+    }
+}
+
 impl Runner<'_> {
     /// Runs the program once. Returns `None` if the run was interrupted.
     ///

@@ -33,6 +33,18 @@ pub struct Found {
     pub report: Report,
 }
 
+/// Groups seeds whose runs failed in the same way. Groups and their seeds keep their order.
+pub fn alike(found: &[Found]) -> Vec<Vec<&Found>> {
+    let mut groups: Vec<Vec<&Found>> = Vec::new();
+    for one in found {
+        match groups.iter_mut().find(|group| group[0].failure == one.failure) {
+            Some(group) => group.push(one),
+            None => groups.push(vec![one]),
+        }
+    }
+    groups
+}
+
 /// Runs the program with one seed after the other; returns the failures, by seed. Calls `tell` after each run.
 ///
 /// # Errors

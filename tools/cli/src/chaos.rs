@@ -27,7 +27,7 @@ use crate::status::{self, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE, quoted};
 const RATE: u32 = 20_000;
 /// The default time limit of each of several runs.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The number of faults of a run that are printed.
+/// The number of faults of a run, and of seeds that failed in the same way, that are printed.
 const MOST_PRINTED: usize = 20;
 /// The exit status if one of several runs fails.
 const FAILED: u8 = 1;
@@ -214,7 +214,7 @@ impl Session<'_> {
         let tell = |report: &Report, failure: Option<&Failure>| {
             let count = if failure.is_some() { &failed } else { &passed };
             count.fetch_add(1, Ordering::Relaxed);
-            injected.fetch_add(report.injected.len() as u64 + report.unlogged, Ordering::Relaxed);
+            injected.fetch_add(report.faults(), Ordering::Relaxed);
             bar.inc(1);
             bar.set_message(format!("{} failed", failed.load(Ordering::Relaxed)));
         };
@@ -228,15 +228,11 @@ impl Session<'_> {
         say_error!(
             "anyring: from seed {first} on: {passed} passed, {failed} failed, {injected} faults injected"
         );
-        for found in &found {
-            let count = count(&found.report);
-            say_error!(
-                "anyring: seed {} failed: {}, {count}\n  {}",
-                found.seed,
-                found.failure,
-                self.command(found.seed)
-            );
-            print_harms(&found.report.outcome.harms);
+        for group in anyring_chaos::alike(&found) {
+            // With fewer faults, the cause is easier to find.
+            let Some(simplest) = group.iter().min_by_key(|found| found.report.faults()) else { continue };
+            say_error!("anyring: {}\n  {}", describe_group(&group), self.command(simplest.seed));
+            print_harms(&simplest.report.outcome.harms);
         }
         if INTERRUPTED.load(Ordering::Relaxed) {
             return Err(Stop::Interrupted);
@@ -393,8 +389,28 @@ fn searched(found: &[Found]) -> ExitCode {
 }
 
 fn count(report: &Report) -> String {
-    let count = report.injected.len() as u64 + report.unlogged;
+    let count = report.faults();
     format!("{count} fault{} injected", if count == 1 { "" } else { "s" })
+}
+
+/// Returns a line about runs that failed in the same way.
+fn describe_group(group: &[&Found]) -> String {
+    let failure = &group[0].failure;
+    if let [found] = group {
+        return format!("seed {} failed: {failure}, {}", found.seed, count(&found.report));
+    }
+    let faults = group.iter().map(|found| found.report.faults());
+    let (fewest, most) = (faults.clone().min().unwrap_or(0), faults.max().unwrap_or(0));
+    let seeds: Vec<String> = group.iter().take(MOST_PRINTED).map(|found| found.seed.to_string()).collect();
+    let more = match group.len() - seeds.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(
+        "{} seeds failed: {failure}, {fewest} to {most} faults injected: {}{more}",
+        group.len(),
+        seeds.join(", ")
+    )
 }
 
 fn print_injected(injected: &[Injected]) {
@@ -425,7 +441,7 @@ fn hint_that_nothing_was_injected() {
 /// Creates the progress bar, which draws nothing unless standard error is a terminal.
 fn progress(runs: u64) -> ProgressBar {
     let bar = ProgressBar::new(runs);
-    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} seeds, {msg}, {elapsed} (left: {eta})");
+    let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} seeds, {msg}, {elapsed} (left: {eta})");
     bar.set_style(style.expect("a valid template"));
     bar
 }

@@ -224,11 +224,15 @@ fn failures_are_what_was_asked_for() {
     // The program prints nothing on standard output.
     assert_eq!(chaos(&options(&["--compare"]), &repaired(), "short-read").status.code(), Some(0));
     let all = chaos(&["--seed", "1", "--runs", "12", "--keep-going"], &planted(), "would-wait");
-    assert_eq!(said(&all).lines().filter(|line| line.contains("anyring chaos --seed ")).count(), {
-        let counted = said(&all);
-        let (before, _) = counted.split_once(" failed, ").unwrap();
-        before.rsplit(' ').next().unwrap().parse::<usize>().unwrap()
-    });
+    let counted = said(&all);
+    let (before, _) = counted.split_once(" failed, ").unwrap();
+    let failed = before.rsplit(' ').next().unwrap().parse::<usize>().unwrap();
+    assert!(failed > 1, "{counted}");
+    // All in the same way: one line with the seeds, and one command.
+    let (_, seeds) = counted.split_once(&format!("anyring: {failed} seeds failed: ")).unwrap();
+    let (_, seeds) = seeds.lines().next().unwrap().split_once(" injected: ").unwrap();
+    assert_eq!(seeds.split(", ").count(), failed, "{counted}");
+    assert_eq!(counted.matches("anyring chaos --seed ").count(), 1, "{counted}");
 }
 
 #[test]
