@@ -86,10 +86,6 @@ Exit status: the program's own; 125 if anyring itself fails, 126 if the program 
 127 if it is not found.")]
 pub struct Run {
     /// Which engine does the work [default: ANYRING_ENGINE, or auto]
-    ///
-    /// auto: the kernel's io_uring where it works, or else anyring's own engine; anyring's engine also serves rings with a
-    /// memory layout that this kernel does not know (`IORING_SETUP_SQE_MIXED`; see docs/engines.md). kernel: always the
-    /// kernel's io_uring, even if it is denied. user: always anyring's own engine, even where the kernel's io_uring works.
     #[arg(long, value_enum)]
     pub engine: Option<Engine>,
 
@@ -101,13 +97,12 @@ pub struct Run {
     pub abi: Option<Version>,
 
     /// Log what anyring did: off, info (a line per process), debug; add ",/PATH", ",./PATH" or ",fd=N" to log to a file
-    #[arg(long, value_name = "LEVEL")]
+    #[arg(long, value_name = "LEVEL[,FILE]")]
     pub log: Option<OsString>,
 
     /// Print, at the end of each process, what it did with io_uring: rings, operations, errors, refused requests
     ///
-    /// As text, or as one line of JSON, to the place of --log (by default standard error). Only work of anyring's own engine
-    /// is counted.
+    /// It is printed to the place of --log (by default standard error). Only work of anyring's own engine is counted.
     #[arg(long, value_enum, value_name = "FORMAT", num_args = 0..=1, default_missing_value = "text", require_equals = true)]
     pub stats: Option<Stats>,
 
@@ -475,7 +470,9 @@ pub struct Exec {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Stats {
+    /// Several lines of text
     Text,
+    /// One line of JSON
     Json,
 }
 
@@ -491,8 +488,11 @@ impl Stats {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Engine {
+    /// The kernel's io_uring where it works and knows the memory layout of the ring, or else anyring's own engine
     Auto,
+    /// Always the kernel's io_uring, even if it is denied
     Kernel,
+    /// Always anyring's own engine, even where the kernel's io_uring works
     User,
 }
 
@@ -535,10 +535,4 @@ pub fn completions(shell: clap_complete::Shell) -> String {
     let mut command = <Arguments as clap::CommandFactory>::command();
     clap_complete::generate(shell, &mut command, "anyring", &mut text);
     String::from_utf8_lossy(&text).into_owned()
-}
-
-/// Writes one manual page per command.
-#[cfg(not(feature = "one-file"))]
-pub fn write_manuals(directory: &std::path::Path) -> std::io::Result<()> {
-    clap_mangen::generate_to(<Arguments as clap::CommandFactory>::command(), directory)
 }

@@ -6,6 +6,8 @@ mod doctor;
 mod inject;
 mod library;
 mod machine;
+#[cfg(not(feature = "one-file"))]
+mod manual;
 mod pipes;
 mod program;
 mod run;
@@ -63,7 +65,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         #[cfg(not(feature = "one-file"))]
-        cli::Command::Man { directory } => match cli::write_manuals(&directory) {
+        cli::Command::Man { directory } => match manual::write(&directory) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(
                 OWN_FAILURE,

@@ -105,7 +105,16 @@ fn manuals_are_written() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("man-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     assert!(Command::new(anyring()).arg("man").arg(&directory).status().unwrap().success());
-    assert!(std::fs::read_to_string(directory.join("anyring-run.1")).unwrap().contains("ANYRING_ENGINE"));
+    let page = std::fs::read_to_string(directory.join("anyring-run.1")).unwrap();
+    for part in [
+        "\nauto: The kernel",
+        "\nkernel: Always",
+        "\n.SH EXAMPLES\n.nf\n",
+        "  ANYRING_ENGINE ",
+        "\n.SH EXIT STATUS\n",
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
