@@ -238,6 +238,20 @@ fn squeezed(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// The picture of the demo shows the commands that the demo runs.
+#[test]
+fn the_picture_is_of_this_demo() {
+    let demo = root().join("demo");
+    let picture = fs::read_to_string(demo.join("demo.svg")).unwrap();
+    let script = fs::read_to_string(demo.join("run")).unwrap();
+    let commands: Vec<&str> =
+        script.lines().filter_map(|line| line.strip_prefix("echo \"\\")?.strip_suffix('"')).collect();
+    assert_eq!(commands.len(), 2, "{commands:?}");
+    for command in commands {
+        assert!(picture.contains(&format!(">{command}<")), "run demo/picture demo/demo.svg: {command}");
+    }
+}
+
 /// A row of `docs/choose.md` has no other figures than the records that it names.
 #[test]
 fn figures_of_a_choice_are_those_of_its_records() {
