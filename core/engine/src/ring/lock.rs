@@ -128,6 +128,7 @@ impl CoreGuard<'_> {
             && let Some(core) = self.core.as_mut()
             && leave::owes_nothing(core)
         {
+            core.resources.files.settle();
             core.count_news();
             core.drive.observers.posts_later();
             let this = ManuallyDrop::new(self);
