@@ -44,7 +44,10 @@ pub fn run(words: &[OsString]) -> ExitCode {
     match parse::parse(words, now) {
         Ok(command) => ExitCode::from(u8::from(!search(&command, now))),
         Err(Stop::Help) => {
-            print!("{HELP}");
+            match anyring_say::narrow::columns() {
+                Some(columns) => print!("{}", anyring_say::narrow::fit(HELP, columns)),
+                None => print!("{HELP}"),
+            }
             ExitCode::SUCCESS
         }
         Err(Stop::Version) => {

@@ -1,14 +1,17 @@
 //! The command line.
 
 use anyring_engine::request::version::Version;
-use clap::{Args, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::num::NonZero;
 use std::path::PathBuf;
 
+/// The width of help on wide terminals.
+const MOST_COLUMNS: usize = 100;
+
 /// io_uring that runs anywhere
 #[derive(Debug, Parser)]
-#[command(name = "anyring", version, max_term_width = 100)]
+#[command(name = "anyring", version, max_term_width = MOST_COLUMNS)]
 pub struct Arguments {
     #[command(subcommand)]
     pub command: Command,
@@ -145,6 +148,22 @@ pub struct Run {
 pub fn run_alone(words: &[OsString]) -> Option<Run> {
     let matches = Run::augment_args(clap::Command::new("anyring")).try_get_matches_from(words).ok()?;
     Run::from_arg_matches(&matches).ok()
+}
+
+/// The arguments of the process. Help fits into the terminal.
+pub fn parsed() -> Result<Arguments, clap::Error> {
+    let mut command = Arguments::command();
+    if let Some(columns) = anyring_say::narrow::columns() {
+        command = command.mut_subcommands(|subcommand| match subcommand.get_after_long_help() {
+            Some(text) => {
+                let fitting = anyring_say::narrow::fit(&text.to_string(), columns.min(MOST_COLUMNS));
+                subcommand.after_long_help(fitting)
+            }
+            None => subcommand,
+        });
+    }
+    let mut matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    Arguments::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
 /// A version that the engine plays.

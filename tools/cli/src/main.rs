@@ -16,7 +16,6 @@ mod streams;
 mod top;
 mod trace;
 
-use clap::Parser;
 use status::{OWN_FAILURE, fail};
 use std::process::ExitCode;
 
@@ -34,7 +33,7 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
-    let arguments = match cli::Arguments::try_parse() {
+    let arguments = match cli::parsed() {
         Ok(arguments) => arguments,
         Err(error) => {
             let _ = error.print();

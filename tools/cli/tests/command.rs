@@ -101,6 +101,21 @@ fn the_doctor_explains_denials() {
 }
 
 #[test]
+fn help_fits_narrow_terminals() {
+    for name in ["run", "trace", "top", "chaos", "doctor", "find", "du", "unpack"] {
+        let mut command = Command::new(anyring());
+        let output = command.args([name, "--help"]).env("COLUMNS", "60").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && text.lines().count() > 5, "{name}: {text}");
+        let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > 60).collect();
+        assert!(wide.is_empty(), "{name}: {wide:#?}");
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let wide = Command::new(anyring()).args([name, "--help"]).env("COLUMNS", "100").output().unwrap();
+        assert_eq!(words(&text), words(&String::from_utf8(wide.stdout).unwrap()), "{name}");
+    }
+}
+
+#[test]
 fn manuals_are_written() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("man-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();

@@ -1,5 +1,7 @@
 //! Output of a command to its user. The reader may close the pipe before the end, as `head` does.
 
+pub mod narrow;
+
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
 
