@@ -102,26 +102,6 @@ macro_rules! number {
                 self.0.fetch_and(value, order)
             }
 
-            /// Updates like the atomic of `core`.
-            ///
-            /// # Errors
-            /// The current value, if `change` returns no other.
-            pub fn fetch_update(
-                &self,
-                set: Ordering,
-                fetch: Ordering,
-                mut change: impl FnMut($value) -> Option<$value>,
-            ) -> Result<$value, $value> {
-                let mut now = self.load(fetch);
-                while let Some(new) = change(now) {
-                    match self.compare_exchange(now, new, set, fetch) {
-                        Ok(_) => return Ok(now),
-                        Err(other) => now = other,
-                    }
-                }
-                Err(now)
-            }
-
             /// Returns a pointer like the atomic of `core`.
             pub fn as_ptr(&self) -> *mut $value {
                 self.0.as_ptr()

@@ -72,7 +72,7 @@ fn distance(from: usize, to: usize) -> Option<i32> {
 }
 
 /// Returns the stub of a site whose bytes are `body`, for the address `address`. With a `mark`, the stub enters the engine only if the byte
-/// at `mark` is not zero, or if the call makes a ring. If the number comes from another register, other calls than those of [`TAKEN`] go back
+/// at `mark` is not zero, or if the call makes a ring. If the number comes from another register, other calls than those of `TAKEN` go back
 /// to the site.
 pub fn stub(site: &Site, body: &[u8], mark: Option<usize>, address: usize) -> Option<[u8; STUB]> {
     /// The length of a test of the number, which changes rcx only.
