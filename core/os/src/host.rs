@@ -42,7 +42,7 @@ pub trait Host: Sync {
     }
 
     /// Returns a function that finds out whether code of this process may close or replace a descriptor without a report, now and until
-    /// [`crate::frontend::code_comes`]. It may take milliseconds, and is called in a thread of its own. Without such a function, code may.
+    /// `frontend::code_comes`. It may take milliseconds, and is called in a thread of its own. Without such a function, code may.
     fn finds_unseen_closes(&self) -> Option<fn() -> bool> {
         None
     }

@@ -3,7 +3,7 @@
 //! If it may, requests that wait by a kept registration are checked at ticks, some milliseconds after they have begun to wait. If not, a late
 //! check looks at them after seconds, because the answer may be wrong. The front end can find out that all closes are reported, but looks
 //! through all code of the process for that. So it is asked in a thread of its own, and only once a program has made requests wait so for a
-//! while ([`PATIENCE`]). Code that is loaded later makes the answer void, and the question is put again, a few times, but not while the code
+//! while (`PATIENCE`). Code that is loaded later makes the answer void, and the question is put again, a few times, but not while the code
 //! may still be on its way: the front end reports that it comes, not that it is there.
 
 use core::ffi::c_void;
