@@ -355,6 +355,7 @@ pub fn after_fork() {
 /// Tells the engine that the process ends. If other processes use its rings, its requests are cancelled, as in the kernel.
 pub fn exits() {
     if identity::is_own() {
+        chaos::leaves();
         shared::exits();
         trace::ends();
     }
@@ -373,6 +374,7 @@ pub fn thread_ends() {
 pub fn executes() {
     notes::hands_over();
     if identity::is_own() {
+        chaos::leaves();
         shared::executes();
     }
 }

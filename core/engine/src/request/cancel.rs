@@ -182,6 +182,9 @@ impl Core {
                     return Err(Errno::ENOENT);
                 }
                 request.flags.set(Flags::CANCELED);
+                if request.flags.has(Flags::CHAOS) {
+                    self.cancels_under_chaos(id);
+                }
                 return Ok(0);
             }
             Phase::Waiting => {
@@ -210,6 +213,9 @@ impl Core {
             }
         }
         self[id].flags.set(Flags::CANCELED);
+        if self[id].flags.has(Flags::CHAOS) {
+            self.cancels_under_chaos(id);
+        }
         self.make_ready(id);
         Ok(counts)
     }

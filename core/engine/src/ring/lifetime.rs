@@ -9,6 +9,7 @@ use crate::feature::futex::waits;
 use crate::feature::timeouts::Timeouts;
 use crate::feature::zero_copy_receive::exported;
 use crate::feature::zero_copy_send::error_queue;
+use crate::observe::chaos;
 use crate::os::{self, Fd};
 use crate::request::op::Caps;
 use crate::request::{FileHold, Flags, Phase, RequestId};
@@ -72,6 +73,7 @@ pub fn number_taken(ring: &InUse) {
 /// dropped, and attempts in progress end by themselves.
 pub fn close(ring: &'static Ring, serial: u64) {
     let mut guard = ring.lock();
+    chaos::let_go(&mut guard, serial);
     let Some(core) = live(&mut guard, serial) else { return };
     core.life.close();
     if core.instruments.traced.is_on() {
@@ -153,6 +155,7 @@ pub unsafe fn forked() {
 impl Core {
     /// Makes the ring the child's: the requests, the epoll instance and the eventfds are the parent's, and the child drops them.
     pub fn forked(&mut self) {
+        self.instruments.chaos.forked();
         self.requests.forked();
         // First, because requests release files that something may still be noted about.
         self.readiness.forked();
@@ -218,6 +221,9 @@ impl Core {
                 continue;
             }
             self.disarm(id);
+            if self.requests[id].flags.has(Flags::CHAOS) {
+                self.drops_under_chaos(id);
+            }
             self.drop_request(id);
         }
         self.drop_queues();

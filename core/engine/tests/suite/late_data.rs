@@ -7,9 +7,14 @@ use anyring_chaos_plan::{Fault, Faults, Harm, MILLION, Mode, Settings};
 /// Runs `body` with a ring whose requests are all late, and which goes on only while it is waited for. Returns the harm to memory that
 /// was found.
 fn late(body: impl FnOnce(Ring)) -> Vec<Harm> {
+    late_by(0, DEFER, body)
+}
+
+/// Runs `body` with a ring of these flags whose requests are all late, by `delay_ns` unless that is 0.
+fn late_by(delay_ns: u64, flags: u32, body: impl FnOnce(Ring)) -> Vec<Harm> {
     let faults = Faults::list(&[Fault::Late]);
-    let settings = Settings { seed: 1, rate: MILLION, faults, delay_ns: 0 };
-    let plan = plan_of(settings, Mode::Random, || body(Ring::new(Engine::User, 32, DEFER)));
+    let settings = Settings { seed: 1, rate: MILLION, faults, delay_ns };
+    let plan = plan_of(settings, Mode::Random, || body(Ring::new(Engine::User, 32, flags)));
     assert!(plan.log().count() > 0);
     let (harms, count) = plan.harms();
     let harms: Vec<Harm> = harms.map(|harmed| harmed.harm).collect();
@@ -20,6 +25,19 @@ fn late(body: impl FnOnce(Ring)) -> Vec<Harm> {
 /// Runs a correct program.
 fn late_without_harm(body: impl FnOnce(Ring)) {
     assert_eq!(late(body), []);
+}
+
+/// A delay that is long enough for a few calls of a test.
+const LONG_NS: u64 = 500_000_000;
+
+/// Runs a correct program with a ring that goes on by itself, and holds transfers back for long.
+fn held_without_harm(body: impl FnOnce(Ring)) {
+    assert_eq!(late_by(LONG_NS, 0, body), []);
+}
+
+/// Runs a correct program with a ring that goes on by itself.
+fn by_itself_without_harm(body: impl FnOnce(Ring)) {
+    assert_eq!(late_by(0, 0, body), []);
 }
 
 /// The bytes that differ, of two parts of one length.
@@ -155,7 +173,7 @@ fn memory_that_is_gone_before_the_completion_is_told() {
 
 #[test]
 fn data_that_change_before_the_completion_are_written_as_they_are_then() {
-    let harms = late(|mut ring| {
+    let harms = late_by(LONG_NS, 0, |mut ring| {
         let to = memory_file(b"");
         let mut memory = text(3000);
         ring.submit(&[transfer(IORING_OP_WRITE, &to, &memory, 0)]);
@@ -181,7 +199,7 @@ fn a_chain_copies_by_one_buffer(mut ring: Ring) {
     assert_eq!(written, wanted);
 }
 
-#[by(late_without_harm)]
+#[by(by_itself_without_harm)]
 fn sends_that_are_held_back_keep_their_order(mut ring: Ring) {
     let (one, mut other) = UnixStream::pair().unwrap();
     let wanted = text(240);
@@ -207,7 +225,7 @@ fn sends_that_are_held_back_keep_their_order(mut ring: Ring) {
     assert_eq!(got, [&wanted[..], b"end"].concat());
 }
 
-#[by(late_without_harm)]
+#[by(held_without_harm)]
 fn a_write_that_is_held_back_can_be_cancelled(mut ring: Ring) {
     for flags in [0, IORING_ASYNC_CANCEL_FD] {
         let to = memory_file(b"");
@@ -218,4 +236,87 @@ fn a_write_that_is_held_back_can_be_cancelled(mut ring: Ring) {
         assert_eq!(results(&cqes), [(1, -libc::ECANCELED), (2, 0)]);
         assert_eq!(to.metadata().unwrap().len(), 0);
     }
+}
+
+#[by(late_without_harm)]
+fn a_ring_that_defers_sends_before_it_is_waited_for(mut ring: Ring) {
+    let (one, mut other) = UnixStream::pair().unwrap();
+    ring.submit(&[writing(IORING_OP_SEND, 1, &one, b"abc")]);
+    let mut got = [0; 3];
+    other.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    other.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"abc");
+    ring.collect(1);
+}
+
+#[by(held_without_harm)]
+fn a_write_that_is_held_back_is_made_when_the_ring_is_closed(mut ring: Ring) {
+    let to = memory_file(b"");
+    ring.submit(&[transfer(IORING_OP_WRITE, &to, b"abc", 0)]);
+    drop(ring);
+    assert_eq!(to.metadata().unwrap().len(), 3);
+}
+
+#[by(held_without_harm)]
+fn memory_of_a_write_that_was_cancelled_may_change_before_its_completion(mut ring: Ring) {
+    let to = memory_file(b"");
+    let mut memory = text(10);
+    ring.submit(&[transfer(IORING_OP_WRITE, &to, &memory, 0)]);
+    ring.submit(&[cancel(2, 1, 0)]);
+    memory[0] ^= 1;
+    assert_eq!(results(&by_user_data(ring.collect(2))), [(1, -libc::ECANCELED), (2, 0)]);
+}
+
+#[by(late_without_harm)]
+fn memory_of_a_receive_that_was_cancelled_is_the_programs_before_its_completion(mut ring: Ring) {
+    let (_one, other) = UnixStream::pair().unwrap();
+    let mut memory = [7_u8; 64];
+    ring.submit(&[transfer(IORING_OP_RECV, &other, &memory, 0)]);
+    ring.enter(0, 0);
+    ring.submit(&[cancel(2, 1, 0)]);
+    assert_eq!(memory, [7; 64]);
+    memory.fill(9);
+    ring.collect(2);
+    assert_eq!(memory, [9; 64]);
+}
+
+#[by(late_without_harm)]
+fn data_that_arrive_in_memory_of_another_receive_stay_there(mut ring: Ring) {
+    let (one, other) = UnixStream::pair().unwrap();
+    let (mut from, winner) = UnixStream::pair().unwrap();
+    let memory = [7_u8; 64];
+    let receive = |socket| transfer(IORING_OP_RECV, socket, &memory, 0);
+    ring.submit(&[receive(&other), Sqe { user_data: 2, ..receive(&winner) }]);
+    let wanted = text(50);
+    from.write_all(&wanted).unwrap();
+    assert_eq!(results(&ring.collect(1)), [(2, 50)]);
+    assert_eq!(memory[..50], wanted);
+    ring.enter(0, 0);
+    assert_eq!(memory[..50], wanted, "only rubbish is rewritten");
+    ring.submit(&[cancel(3, 1, 0)]);
+    ring.collect(2);
+    assert_eq!((&memory[..50], &memory[50..]), (&wanted[..], &[7; 14][..]));
+    drop(one);
+}
+
+#[by(late_without_harm)]
+fn bytes_that_are_counted_but_not_received_stay_as_they_are(mut ring: Ring) {
+    let (mut one, other) = tcp_pair();
+    let memory = [7_u8; 16];
+    one.write_all(b"hello").unwrap();
+    let discard = Sqe { op_flags: libc::MSG_TRUNC as u32, ..transfer(IORING_OP_RECV, &other, &memory, 0) };
+    ring.submit(&[discard]);
+    assert_eq!(ring.collect(1)[0].res, 5);
+    assert_eq!(memory, [7; 16]);
+}
+
+#[by(late_without_harm)]
+fn memory_is_restored_when_the_ring_is_closed_and_its_rubbish_was_logged(mut ring: Ring) {
+    let (_one, other) = UnixStream::pair().unwrap();
+    let memory = [7_u8; 64];
+    ring.submit(&[transfer(IORING_OP_RECV, &other, &memory, 0)]);
+    ring.enter(0, 0);
+    assert!(differing(&memory, &[7; 64]) > 50);
+    drop(ring);
+    assert_eq!(memory, [7; 64]);
 }

@@ -4,10 +4,12 @@
 //! all that time:
 //!
 //! - Memory that it fills holds rubbish from its first attempt to its completion, and the rubbish changes. Reads and receives fill memory
-//!   of the engine instead, which is copied to the program's just before the CQE; what they do not fill is restored. Other memory
+//!   of the engine instead, which is copied to the program's just before the CQE; what they do not fill is restored, unless something else
+//!   than the rubbish is there by then ([`Spoilt`]). Other memory
 //!   (provided and registered buffers, structures, addresses) is filled when the request is done; then the engine takes the data away,
 //!   and brings them back before the CQE.
-//! - Memory that it reads is copied before its first attempt, which is delayed, and compared when the request completes.
+//! - Memory that it reads is copied before its first attempt, which is delayed, and compared when the request completes. The first attempt
+//!   is made at the latest when the ring is closed or the process ends.
 //!
 //! Nothing of this is seen by a program that leaves a request's memory alone. The copies are limited ([`MOST_BYTES`], [`MOST_OF_RING`]):
 //! memory beyond these limits is left as it is.
@@ -21,6 +23,7 @@ use anyring_chaos_plan::{Harm, child};
 use linux_raw_sys::net::msghdr;
 
 use crate::abi::Sqe;
+use crate::observe::chaos::copies::{Copy, Spoilt};
 use crate::os::host;
 use crate::os::user::{self, IoVector};
 use crate::request::field::Field;
@@ -35,43 +38,78 @@ const MOST_OF_RING: usize = 16 << 20;
 const MOST_VECTORS: u64 = 1024;
 /// The size of a descriptor in the program's memory, in bytes.
 const DESCRIPTOR: u64 = size_of::<i32>() as u64;
-/// The number of bytes that are written or compared at a time.
-const PIECE: usize = 512;
+/// The maximal number of pieces that one call rewrites.
+const MOST_PIECES: usize = 8;
 
 /// The memory of a ring's late requests, by their serial numbers.
 #[derive(Default)]
-pub(super) struct InFlight(BTreeMap<u64, Memory>);
+pub(super) struct InFlight {
+    memories: BTreeMap<u64, Memory>,
+    /// The request whose memory is rewritten next, or the next one with a higher number.
+    next: u64,
+}
 
 impl Drop for InFlight {
     /// Leaks stand-ins of requests that have not completed: a thread may still be filling them.
     fn drop(&mut self) {
-        let memories = self.0.values_mut();
+        let memories = self.memories.values_mut();
         memories.for_each(|memory| core::mem::forget(core::mem::take(&mut memory.stand_ins)));
     }
 }
 
 impl InFlight {
     pub fn get_mut(&mut self, serial: u64) -> Option<&mut Memory> {
-        self.0.get_mut(&serial)
+        self.memories.get_mut(&serial)
     }
 
     pub fn insert(&mut self, serial: u64, memory: Memory) {
-        self.0.insert(serial, memory);
+        self.memories.insert(serial, memory);
     }
 
     pub fn remove(&mut self, serial: u64) -> Option<Memory> {
-        self.0.remove(&serial)
+        self.memories.remove(&serial)
     }
 
     /// Returns how many bytes more may be copied for one request.
     pub fn room(&self) -> usize {
-        let copied: usize = self.0.values().map(Memory::copied).sum();
+        let copied: usize = self.memories.values().map(Memory::copied).sum();
         MOST_OF_RING.saturating_sub(copied).min(MOST_BYTES)
     }
 
-    /// Iterates over the memory of all requests.
-    pub fn all(&mut self) -> impl Iterator<Item = &mut Memory> {
-        self.0.values_mut()
+    /// Writes other rubbish over memory that requests are to fill: a part of it, another one each time.
+    pub fn spoil_some(&mut self) {
+        let mut left = MOST_PIECES;
+        for _ in 0..MOST_PIECES.min(self.memories.len()) {
+            let is_spoilt = |(serial, memory): (&u64, &Memory)| memory.has_stand_in().then_some(*serial);
+            let after = self.memories.range(self.next..).find_map(is_spoilt);
+            let Some(serial) = after.or_else(|| self.memories.iter().find_map(is_spoilt)) else { return };
+            let Some(memory) = self.memories.get_mut(&serial) else { return };
+            let is_through = memory.spoil_more(&mut left);
+            self.next = serial + u64::from(is_through);
+            if left == 0 {
+                return;
+            }
+        }
+    }
+
+    /// True if one of these pieces is memory that a request fills whose memory holds rubbish.
+    pub fn holds_rubbish(&self, pieces: &[IoVector]) -> bool {
+        let spoilt = self.memories.values().flat_map(|memory| &memory.before);
+        let overlaps = |one: IoVector, other: &IoVector| {
+            one.base < other.base.saturating_add(other.length)
+                && other.base < one.base.saturating_add(one.length)
+        };
+        spoilt
+            .map(|spoilt| spoilt.before().place())
+            .any(|one| pieces.iter().any(|piece| overlaps(one, piece)))
+    }
+
+    /// Forgets all requests in a child after `fork`: they are its parent's.
+    pub fn forked(&mut self) {
+        for memory in self.memories.values_mut() {
+            memory.before.iter().for_each(|spoilt| spoilt.restore_from(0));
+        }
+        *self = InFlight::default();
     }
 }
 
@@ -92,7 +130,9 @@ pub(super) struct Memory {
     /// The contents of the memory that the request reads, before its first attempt.
     submitted: Vec<Copy>,
     /// The contents of the pieces of `filled`, before they held rubbish.
-    before: Vec<Copy>,
+    before: Vec<Spoilt>,
+    /// The piece of `before` that is rewritten next.
+    next_piece: usize,
     /// Memory of the engine that is filled instead of the pieces of `filled`.
     stand_ins: Vec<StandIn>,
     /// The data of the request, which is done.
@@ -105,8 +145,10 @@ pub(super) struct Memory {
     pub rounds_left: u64,
     /// The time between two rounds of rubbish.
     pub round_ns: u64,
-    /// The injected fault is in the plan's log: the request was held back before its first attempt, for this time.
-    pub held_ns: Option<u64>,
+    /// How long the request was held back before its first attempt.
+    pub held_ns: u64,
+    /// The injected fault is in the plan's log.
+    pub is_logged: bool,
 }
 
 impl Memory {
@@ -121,13 +163,15 @@ impl Memory {
             read: Vec::new(),
             submitted: Vec::new(),
             before: Vec::new(),
+            next_piece: 0,
             stand_ins: Vec::new(),
             data: Vec::new(),
             updates: Vec::new(),
             rounds: 0,
             rounds_left: 0,
             round_ns: 0,
-            held_ns: None,
+            held_ns: 0,
+            is_logged: false,
         };
         for argument in op.arguments.iter().filter(|argument| argument.applies(sqe)) {
             memory.add(argument.kind, argument.field.value(sqe), |field| field.value(sqe));
@@ -204,7 +248,8 @@ impl Memory {
     }
 
     fn copied(&self) -> usize {
-        let copies = self.submitted.iter().chain(&self.data).chain(&self.before);
+        let before = self.before.iter().map(Spoilt::before);
+        let copies = self.submitted.iter().chain(&self.data).chain(before);
         let stand_ins: usize = self.stand_ins.iter().map(|one| one.memory.len()).sum();
         stand_ins + copies.map(|copy| copy.bytes.len()).sum::<usize>()
     }
@@ -214,9 +259,16 @@ impl Memory {
         self.submitted = self.read.iter().filter_map(|piece| Copy::of(piece, &mut room)).collect();
     }
 
+    /// Forgets the memory that the request reads: it is cancelled before it reads any.
+    pub fn forget_read(&mut self) {
+        self.read.clear();
+        self.submitted.clear();
+    }
+
     /// Returns the harm to the memory of a request that is done.
     pub fn harm(&self) -> Option<Harm> {
-        let used = self.read.iter().copied().chain(self.data.iter().map(Copy::place));
+        // What could not be copied may never have been there: the request fails then.
+        let used = self.submitted.iter().chain(&self.data).map(Copy::place);
         let is_poisoned = |piece: IoVector| host::is_poisoned(piece.base as usize, piece.length as usize);
         if used.filter(|piece| piece.length > 0).any(is_poisoned) {
             return Some(Harm::Poisoned);
@@ -229,16 +281,24 @@ impl Memory {
     pub fn stand_in(&mut self, filled: Vec<IoVector>, room: usize) -> Option<Vec<IoVector>> {
         let lengths = filled.iter().map(|piece| usize::try_from(piece.length).ok());
         // Beside each copy stands a stand-in.
-        let all = lengths.sum::<Option<usize>>().filter(|&all| 0 < all && all <= room / 2)?;
-        let copy = |piece: &IoVector| Copy::of(piece, &mut { all });
-        let before: Vec<Copy> = filled.iter().map(copy).collect::<Option<_>>()?;
-        let stand_ins: Vec<StandIn> = filled.iter().map(StandIn::of).collect::<Option<_>>()?;
-        if !before.iter().all(|copy| copy.put_from(0)) {
-            return None;
+        lengths.sum::<Option<usize>>().filter(|&all| 0 < all && all <= room / 2)?;
+        let mut stand_ins: Vec<StandIn> = filled.iter().map(StandIn::of).collect::<Option<_>>()?;
+        let seed = self.next_round();
+        let mut before = Vec::new();
+        for piece in &filled {
+            if let Some(spoilt) = Spoilt::of(piece, seed) {
+                before.push(spoilt);
+            } else {
+                before.iter().for_each(|spoilt: &Spoilt| spoilt.restore_from(0));
+                return None;
+            }
         }
-        let places = stand_ins.iter().map(StandIn::place).collect();
+        // The kernel may leave bytes that it counts as they are: MSG_TRUNC discards what TCP has received.
+        for (stand_in, spoilt) in stand_ins.iter_mut().zip(&before) {
+            stand_in.bytes_mut().copy_from_slice(&spoilt.before().bytes);
+        }
+        let places = stand_ins.iter_mut().map(StandIn::place).collect();
         (self.filled, self.before, self.stand_ins) = (filled, before, stand_ins);
-        self.spoil_before();
         Some(places)
     }
 
@@ -252,10 +312,24 @@ impl Memory {
         self.filled.first().map_or(0, |piece| piece.base)
     }
 
-    /// Writes other rubbish over the memory that the request is to fill.
-    pub fn spoil_before(&mut self) {
+    /// Writes other rubbish over up to `left` pieces of the memory that the request is to fill, and counts them. True after the last piece.
+    fn spoil_more(&mut self, left: &mut usize) -> bool {
         let seed = self.next_round();
-        self.before.iter().for_each(|copy| copy.spoil(seed));
+        let mut first = 0;
+        for spoilt in &mut self.before {
+            let pieces = spoilt.pieces();
+            while *left > 0 && (first..first + pieces).contains(&self.next_piece) {
+                spoilt.respoil(self.next_piece - first, seed);
+                self.next_piece += 1;
+                *left -= 1;
+            }
+            first += pieces;
+        }
+        let is_through = self.next_piece >= first;
+        if is_through {
+            self.next_piece = 0;
+        }
+        is_through
     }
 
     /// Collects the data of a request that is done with this result from the stand-ins, and restores the memory behind them.
@@ -265,9 +339,15 @@ impl Memory {
         for ((piece, before), stand_in) in self.filled.drain(..).zip(self.before.drain(..)).zip(stand_ins) {
             let filled = piece.length.min(left) as usize;
             left -= filled as u64;
-            before.put_from(filled);
-            if filled > 0 {
-                self.data.push(Copy { base: piece.base, bytes: stand_in.bytes()[..filled].to_vec() });
+            before.restore_from(filled);
+            let data = &stand_in.bytes()[..filled];
+            let mut bytes = Vec::new();
+            if bytes.try_reserve_exact(filled).is_ok() {
+                bytes.extend_from_slice(data);
+                self.data.extend((filled > 0).then_some(Copy { base: piece.base, bytes }));
+            } else {
+                // Memory is short, and the data come early. If their place is gone, that is as after the completion.
+                let _ = user::write_bytes(piece.base, data);
             }
         }
     }
@@ -343,62 +423,12 @@ impl StandIn {
         &self.memory[self.offset..][..self.length]
     }
 
-    fn place(&self) -> IoVector {
-        IoVector { base: self.bytes().as_ptr() as u64, length: self.length as u64 }
-    }
-}
-
-/// A copy of memory of the program.
-struct Copy {
-    base: u64,
-    bytes: Vec<u8>,
-}
-
-impl Copy {
-    /// Copies memory, up to `room` bytes, which are fewer then. `None` if nothing is copied: there is no room, or no memory.
-    fn of(place: &IoVector, room: &mut usize) -> Option<Copy> {
-        let length = place.length.min(*room as u64) as usize;
-        let bytes = user::read_many::<u8>(place.base, length).ok().filter(|bytes| !bytes.is_empty())?;
-        *room -= length;
-        Some(Copy { base: place.base, bytes })
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.offset..][..self.length]
     }
 
-    fn place(&self) -> IoVector {
-        IoVector { base: self.base, length: self.bytes.len() as u64 }
-    }
-
-    /// Writes the bytes from `first` on to their place. False if the memory is not there any more.
-    fn put_from(&self, first: usize) -> bool {
-        let Some(bytes) = self.bytes.get(first..) else { return true };
-        user::write_bytes(self.base + first as u64, bytes).is_ok()
-    }
-
-    /// Writes rubbish to the place of the copy, up to memory that is not there any more.
-    fn spoil(&self, seed: u64) {
-        let mut rubbish = [0; PIECE];
-        for at in (0..self.bytes.len()).step_by(PIECE) {
-            for (word, chunk) in rubbish.chunks_exact_mut(size_of::<u64>()).enumerate() {
-                chunk.copy_from_slice(&child(seed, (at + word) as u64).to_ne_bytes());
-            }
-            let length = PIECE.min(self.bytes.len() - at);
-            if user::write_bytes(self.base + at as u64, &rubbish[..length]).is_err() {
-                return;
-            }
-        }
-    }
-
-    /// Returns the difference of the memory from the copy, if there is one.
-    fn harm(&self) -> Option<Harm> {
-        let mut now = [0; PIECE];
-        for (index, copied) in self.bytes.chunks(PIECE).enumerate() {
-            let now = &mut now[..copied.len()];
-            if user::read_bytes(self.base + (index * PIECE) as u64, now).is_err() {
-                return Some(Harm::Unmapped);
-            }
-            if now != copied {
-                return Some(Harm::Changed);
-            }
-        }
-        None
+    /// Returns the place, for a call that fills it.
+    fn place(&mut self) -> IoVector {
+        IoVector { base: self.bytes_mut().as_mut_ptr() as u64, length: self.length as u64 }
     }
 }

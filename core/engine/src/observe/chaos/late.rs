@@ -75,25 +75,41 @@ impl Core {
     /// Holds a late request that writes or sends data back before its first attempt: data that the program changes meanwhile are
     /// transferred as they are then. Returns the outcome in place of the attempt.
     pub(in crate::observe::chaos) fn hold_back(&mut self, id: RequestId) -> Result<(), Outcome> {
+        if !self.may_come_late(id) {
+            return Ok(());
+        }
         let room = self.instruments().chaos.in_flight.room();
         let Some(memory) = self.memory_in_flight(id).filter(|memory| memory.is_read()) else { return Ok(()) };
         memory.copy_read(room);
         let moment = memory.draw(Purpose::Hold as u64);
-        // A polled ring waits for requests only that are in flight.
-        let may_be_held = self.may_come_late(id) && !self.is(IORING_SETUP_IOPOLL);
+        // A polled ring waits for requests only that are in flight. A ring that defers goes on only when the program waits for it, which it
+        // need not do before it waits for the other end of what it has sent.
+        let may_be_held = !self.is(IORING_SETUP_IOPOLL) && !self.defers();
         // The program may close its descriptor as soon as the submission returns.
         if !may_be_held || self[id].hold_file().is_err() {
             return Ok(());
         }
-        let Some(value) = self.request_meets(id, Fault::Late) else { return Ok(()) };
+        let Some(value) = self.meets_late(id) else { return Ok(()) };
         let held_ns = moment % lateness_ns(value).max(1);
         if let Some(memory) = self.memory_in_flight(id) {
-            memory.held_ns = Some(held_ns);
+            memory.held_ns = held_ns;
         }
         self[id].op = &HELD.op;
         self.instruments_mut().chaos.held.push(id);
         self.arm_late(id, held_ns);
         Err(Outcome::Armed)
+    }
+
+    /// Returns the fault's value if the request meets the fault, which is noted in the log once.
+    fn meets_late(&mut self, id: RequestId) -> Option<u64> {
+        if self.memory_in_flight(id).is_some_and(|memory| memory.is_logged) {
+            return self.will_meet(id, Fault::Late);
+        }
+        let value = self.request_meets(id, Fault::Late)?;
+        if let Some(memory) = self.memory_in_flight(id) {
+            memory.is_logged = true;
+        }
+        Some(value)
     }
 
     /// Makes the first attempts of requests that are held back, if another request on their file begins: transfers keep their order.
@@ -135,6 +151,39 @@ impl Core {
         self.start(id);
     }
 
+    /// Makes the first attempts of all requests that are held back.
+    pub(in crate::observe::chaos) fn end_holds(&mut self) {
+        let held = core::mem::take(&mut self.instruments_mut().chaos.held);
+        for id in held {
+            if self.is_held(id) {
+                self.ends_hold_now(id);
+            }
+        }
+        if !self.order().train.is_empty() {
+            self.let_train_go();
+        }
+    }
+
+    /// Ends what chaos does to the memory of a request that is cancelled and does not run: the program may use it, even before the CQE.
+    #[cold]
+    pub(crate) fn cancels_under_chaos(&mut self, id: RequestId) {
+        if let Some(memory) = self.memory_in_flight(id) {
+            memory.forget_read();
+            self.end_redirection(id, 0);
+        }
+    }
+
+    /// Gives the memory of a request back that ends with its ring, without a CQE.
+    #[cold]
+    pub(crate) fn drops_under_chaos(&mut self, id: RequestId) {
+        self.cancels_under_chaos(id);
+        let serial = self[id].serial;
+        if let Some(memory) = self.instruments_mut().chaos.in_flight.remove(serial) {
+            // If the memory is gone, nobody waits for it.
+            let _ = memory.put_data();
+        }
+    }
+
     /// Lets a late read or receive fill memory of the engine instead of the program's, if that is known before its first attempt.
     pub(in crate::observe::chaos) fn redirect(&mut self, id: RequestId) {
         let in_place = Flags::BUFFER_SELECT.with(Flags::REGISTERED_BUFFER).with(Flags::MULTISHOT);
@@ -147,9 +196,16 @@ impl Core {
             return;
         }
         let filled = self.memory_of(id);
-        let room = self.instruments().chaos.in_flight.room();
+        let in_flight = &self.instruments().chaos.in_flight;
+        // Requests that fill the same memory would take each other's rubbish for its contents.
+        if in_flight.holds_rubbish(&filled) {
+            return;
+        }
+        let room = in_flight.room();
         let Some(memory) = self.memory_in_flight(id) else { return };
         let Some(places) = memory.stand_in(filled, room) else { return };
+        // What happens to a request is logged when it happens: the process may end before the completion.
+        self.meets_late(id);
         let request = &mut self[id];
         match &mut request.data {
             OpData::Vectors(vectors) => vectors.copy_from_slice(&places),
@@ -159,7 +215,7 @@ impl Core {
         }
     }
 
-    /// Ends a redirection. The request is done.
+    /// Ends a redirection. The request is done, or cancelled.
     fn end_redirection(&mut self, id: RequestId, result: i32) {
         let Some(memory) = self.memory_in_flight(id).filter(|memory| memory.has_stand_in()) else { return };
         let address = memory.first_filled();
@@ -169,27 +225,21 @@ impl Core {
         }
     }
 
-    /// Writes other rubbish over the memory that late requests are to fill.
+    /// Writes other rubbish over some of the memory that late requests are to fill.
     pub(in crate::observe::chaos) fn spoil_in_flight(&mut self) {
-        self.instruments_mut().chaos.in_flight.all().for_each(Memory::spoil_before);
+        self.instruments_mut().chaos.in_flight.spoil_some();
     }
 
     /// Delays the completion of a request, if it meets the fault: its data come late, too.
     pub(in crate::observe::chaos) fn completes_late(&mut self, id: RequestId, cqe: &Cqe) -> bool {
         self.end_redirection(id, cqe.res);
-        let held_ns = self.memory_in_flight(id).and_then(|memory| memory.held_ns);
-        let value = if !self.may_come_late(id) {
-            None
-        } else if held_ns.is_some() {
-            self.will_meet(id, Fault::Late)
-        } else {
-            self.request_meets(id, Fault::Late)
-        };
+        let held_ns = self.memory_in_flight(id).map_or(0, |memory| memory.held_ns);
+        let value = if self.may_come_late(id) { self.meets_late(id) } else { None };
         let Some(value) = value else {
             self.end_memory(id);
             return false;
         };
-        let delay_ns = lateness_ns(value).saturating_sub(held_ns.unwrap_or(0));
+        let delay_ns = lateness_ns(value).saturating_sub(held_ns);
         let first_ns = self.hide_data(id, cqe, delay_ns);
         self.comes_after(id, first_ns);
         self[id].op = &LATE.op;

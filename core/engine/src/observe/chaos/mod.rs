@@ -9,6 +9,7 @@
 //! send of a datagram is not shortened, a request that must wait does not fail with `EAGAIN`.
 
 pub mod calls;
+mod copies;
 mod in_flight;
 mod inject;
 mod late;
@@ -26,6 +27,8 @@ use crate::observe::trace;
 use crate::os::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::os::{self, Fd};
 use crate::request::RequestId;
+use crate::ring::{Core, CoreGuard, live, registry};
+use crate::work::run_by_caller;
 
 /// Faults of reads from a file.
 pub const READS: &[Fault] = &[
@@ -119,6 +122,10 @@ const LONG_PAUSE_NS: u64 = 1_000_000;
 /// A short pause, which lets another thread overtake; at most twice as long.
 const SHORT_PAUSE_NS: u64 = 20_000;
 
+/// How often, and after how long each time, a process that ends tries to lock a ring.
+const MOST_TRIES: u32 = 20;
+const TRY_NS: u64 = 1_000_000;
+
 static PLAN: AtomicPtr<Plan> = AtomicPtr::new(core::ptr::null_mut());
 
 /// The number that identifies this process in decisions.
@@ -153,6 +160,34 @@ pub fn attach(fd: Fd) -> Result<(), Errno> {
     PLAN.store(Box::leak(Box::new(plan)), Ordering::Release);
     trace::watch();
     Ok(())
+}
+
+/// Makes the first attempts of all requests that are held back, in all rings: the process is about to end, or to execute a program.
+pub fn leaves() {
+    if plan().is_some() {
+        registry::for_each_live(|ring| {
+            // A thread that chaos pauses may have the lock.
+            let guard = (0..MOST_TRIES).find_map(|_| {
+                let guard = ring.try_lock();
+                if guard.is_none() {
+                    os::pause(TRY_NS);
+                }
+                guard
+            });
+            let Some(mut guard) = guard else { return };
+            if let Some(serial) = guard.as_ref().map(Core::serial) {
+                let_go(&mut guard, serial);
+            }
+        });
+    }
+}
+
+/// Makes the first attempts of all requests of a ring that are held back: the kernel made them when they were submitted.
+pub fn let_go(guard: &mut CoreGuard<'_>, serial: u64) {
+    if let Some(core) = live(guard, serial).filter(|core| !core.instruments().chaos.held.is_empty()) {
+        core.end_holds();
+        run_by_caller(guard, serial, true);
+    }
 }
 
 /// Counts a fork that is about to happen.
@@ -221,6 +256,14 @@ impl Chaos {
     pub fn new() -> Chaos {
         let ring = if plan().is_some() { RINGS.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
         Chaos { ring, ..Chaos::default() }
+    }
+
+    /// Forgets the requests, in a child after `fork`: they are its parent's.
+    pub fn forked(&mut self) {
+        self.in_flight.forked();
+        self.held.clear();
+        self.shots.clear();
+        self.bundles.clear();
     }
 
     /// True if the ring is under chaos.
