@@ -81,12 +81,18 @@ pub fn report_every(interval_ns: u64, report: fn()) {
     reporter::begin(interval_ns, report);
 }
 
-/// Replaces a file by one with this text, which is first written to `beside`, a path in the same directory.
+/// Replaces a regular file, or none, by one with this text, which is first written to `beside`, a path in the same directory that nobody
+/// else uses.
 ///
 /// # Errors
-/// Negative errno.
+/// Negative errno: `EEXIST` if the file is not a regular one, `EFBIG` instead of the signal of a write beyond the limit of file sizes.
 pub fn replace_file(path: &CStr, beside: &CStr, text: &[u8]) -> Result<(), i32> {
     os::replace_file(path, beside, text).map_err(Errno::negated)
+}
+
+/// True if there is a file at a path, which may be a symbolic link.
+pub fn is_file(path: &CStr) -> bool {
+    os::mode_of(path).is_some()
 }
 
 /// Makes this process record events of its requests in the buffer behind `fd` ([`anyring_trace`]), which may be closed afterwards. Rings

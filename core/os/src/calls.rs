@@ -660,20 +660,41 @@ pub fn open_at(directory: Fd, path: &CStr, flags: u32) -> Result<Fd, Errno> {
         .map(|fd| fd as Fd)
 }
 
-/// Replaces a file by one with this content, which is first written to `beside`, a path in the same directory.
+/// Replaces a regular file, or none, by one with this content, which is first written to `beside`, a path in the same directory that nobody
+/// else uses. A write beyond the limit of file sizes fails with `EFBIG`, without its signal.
 pub fn replace_file(path: &CStr, beside: &CStr, content: &[u8]) -> Result<(), Errno> {
     const MODE: usize = 0o644;
     let at = nr::AT_FDCWD as isize as usize;
-    let flags = (nr::O_WRONLY | nr::O_CREAT | nr::O_TRUNC | nr::O_NOFOLLOW | nr::O_CLOEXEC) as usize;
+    if mode_of(path).is_some_and(|mode| mode & nr::S_IFMT != nr::S_IFREG) {
+        return Err(Errno::EEXIST);
+    }
+    // A file that an earlier process with this id has left.
+    remove(beside);
+    let flags = nr::O_WRONLY | nr::O_CREAT | nr::O_EXCL | nr::O_NONBLOCK | nr::O_NOFOLLOW | nr::O_CLOEXEC;
     // SAFETY: reads a C string.
-    let fd = unsafe { call(nr::__NR_openat, [at, beside.as_ptr() as usize, flags, MODE, 0, 0]) }?;
+    let fd = unsafe { call(nr::__NR_openat, [at, beside.as_ptr() as usize, flags as usize, MODE, 0, 0]) }?;
     let fd = move_high(fd as Fd)?;
-    let written = write_all(fd, content);
+    let written = crate::without_size_signal(|| write_all(fd, content));
     close(fd);
-    written?;
-    // SAFETY: reads two C strings.
-    unsafe { call(nr::__NR_renameat2, [at, beside.as_ptr() as usize, at, path.as_ptr() as usize, 0, 0]) }
-        .map(drop)
+    let replaced = written.and_then(|()| {
+        // SAFETY: reads two C strings.
+        unsafe { call(nr::__NR_renameat2, [at, beside.as_ptr() as usize, at, path.as_ptr() as usize, 0, 0]) }
+    });
+    if replaced.is_err() {
+        remove(beside);
+    }
+    replaced.map(drop)
+}
+
+/// Returns the mode of the file at a path itself: of a symbolic link, not of its target. `None` if there is no such file.
+pub fn mode_of(path: &CStr) -> Option<u32> {
+    mode_at(nr::AT_FDCWD, path.as_ptr() as usize, false).ok()
+}
+
+fn remove(path: &CStr) {
+    let at = nr::AT_FDCWD as isize as usize;
+    // SAFETY: reads a C string. There need not be a file.
+    let _ = unsafe { call(nr::__NR_unlinkat, [at, path.as_ptr() as usize, 0, 0, 0, 0]) };
 }
 
 fn write_all(fd: Fd, mut bytes: &[u8]) -> Result<(), Errno> {

@@ -111,6 +111,35 @@ fn change_mask(how: u32, mask: u64) {
     debug_assert!(changed.is_ok(), "the arguments are right");
 }
 
+/// Runs `act`, which writes to a file, without the signal of a write beyond the limit of file sizes.
+pub fn without_size_signal<T>(act: impl FnOnce() -> T) -> T {
+    let bit = signal_bit(nr::SIGXFSZ);
+    let mut before = 0u64;
+    let arguments =
+        [nr::SIG_BLOCK as usize, &raw const bit as usize, &raw mut before as usize, SET_BYTES, 0, 0];
+    // SAFETY: reads and writes masks of ours.
+    let blocked = unsafe { call(nr::__NR_rt_sigprocmask, arguments) };
+    let was_pending = pending_signals() & bit != 0;
+    let result = act();
+    if blocked.is_ok() && !was_pending && pending_signals() & bit != 0 {
+        let now = [0u64; 2];
+        let arguments = [&raw const bit as usize, 0, &raw const now as usize, SET_BYTES, 0, 0];
+        // SAFETY: reads a mask and a time of ours. The signal is the calling thread's own, and does not run away.
+        let _ = unsafe { call(nr::__NR_rt_sigtimedwait, arguments) };
+    }
+    if blocked.is_ok() && before & bit == 0 {
+        unblock_signals(bit);
+    }
+    result
+}
+
+fn pending_signals() -> u64 {
+    let mut pending = 0u64;
+    // SAFETY: writes a mask of ours.
+    let _ = unsafe { call(nr::__NR_rt_sigpending, [&raw mut pending as usize, SET_BYTES, 0, 0, 0, 0]) };
+    pending
+}
+
 /// Sends a signal to a thread of this process, with a value.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! Lines for the user, formatted on the stack and written in one piece.
 
 use crate::config::{self, Level};
-use crate::{process, sys};
+use crate::{metrics, process, sys};
 use alloc::boxed::Box;
 use alloc::string::String;
 use core::ffi::CStr;
@@ -89,14 +89,22 @@ pub fn signals_are_blocked() {
 
 /// A call that may install a filter for the program, which may forbid every call that the program does not need.
 #[must_use]
-pub struct Filtering(bool);
+pub struct Filtering {
+    is_own: bool,
+    forbids_metrics: bool,
+}
 
 impl Filtering {
+    const NONE: Filtering = Filtering { is_own: false, forbids_metrics: false };
+
     /// Notes that the call has been made.
     #[inline]
     pub fn made(self, result: isize) {
-        if self.0 && result >= 0 {
+        if self.is_own && result >= 0 {
             FILTERED.store(true, Ordering::Relaxed);
+        }
+        if self.forbids_metrics {
+            metrics::allow();
         }
     }
 }
@@ -117,14 +125,14 @@ pub fn sees_call(number: usize, arguments: [usize; 6]) -> Filtering {
     match number as u32 {
         raw::__NR_seccomp if arguments[0] <= SET_MODE_FILTER => may_have_filter(),
         raw::__NR_prctl => sees_prctl(arguments[0]),
-        _ => Filtering(false),
+        _ => Filtering::NONE,
     }
 }
 
 /// Notes that the program calls `prctl`, which may install a filter.
 #[inline]
 pub fn sees_prctl(option: usize) -> Filtering {
-    if option == sys::PR_SET_SECCOMP { may_have_filter() } else { Filtering(false) }
+    if option == sys::PR_SET_SECCOMP { may_have_filter() } else { Filtering::NONE }
 }
 
 #[cold]
@@ -134,7 +142,8 @@ fn may_have_filter() -> Filtering {
     if is_own {
         WRITES_ONLY.store(true, Ordering::Relaxed);
     }
-    Filtering(is_own)
+    // A filter may apply to all threads at once, and kill the process when one of them opens a file.
+    Filtering { is_own, forbids_metrics: is_own && metrics::is_wanted() && metrics::forbid() }
 }
 
 /// A duplicate of the log's descriptor: programs close theirs before they end, as GNU programs do. Only a

@@ -5,7 +5,7 @@
 //! writes the file.
 
 use crate::config::{self, StatsFile};
-use crate::{calls, log, process};
+use crate::{calls, log, process, sys};
 use alloc::string::String;
 use alloc::vec::Vec;
 use anyring_engine::frontend::{self, Counters, Counts, Gauges, OperationCount};
@@ -13,12 +13,14 @@ use anyring_engine::ops;
 use anyring_engine::os::pause;
 use core::ffi::CStr;
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The process is a child of `fork` without a thread that writes the file.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 /// A thread is writing the file.
 static IS_BUSY: AtomicBool = AtomicBool::new(false);
+/// The rings that the parents of this process had made before it was forked.
+static RINGS_OF_PARENTS: AtomicU64 = AtomicU64::new(0);
 /// A failed write was reported.
 static HAS_FAILED: AtomicBool = AtomicBool::new(false);
 
@@ -33,7 +35,9 @@ fn wanted() -> Option<StatsFile> {
 
 /// True if the process writes the file at its end.
 pub fn is_wanted() -> bool {
-    wanted().is_some_and(|file| calls::rings_exist() || !file.is_of_each())
+    // A child of `fork` may have its parent's rings, and not use them.
+    let uses_rings = calls::rings_exist() && !IS_CHILD.load(Ordering::Relaxed);
+    wanted().is_some_and(|file| uses_rings || !file.is_of_each())
 }
 
 /// Notes that the process has made a ring.
@@ -57,6 +61,7 @@ pub fn forked() {
     IS_BUSY.store(false, Ordering::Relaxed);
     let goes_on = config::stats_file().is_some_and(StatsFile::is_of_each) && calls::rings_exist();
     IS_CHILD.store(goes_on, Ordering::Relaxed);
+    RINGS_OF_PARENTS.store(frontend::counters().rings, Ordering::Relaxed);
 }
 
 /// Says that the file is not written, because the kernel serves the process's rings.
@@ -69,39 +74,71 @@ pub fn left_to_kernel() {
     }
 }
 
-/// Writes the file when the process ends.
-pub fn end() {
-    // At exit the thread ends in the middle of what it does.
+/// Forbids writes for a moment, and waits until none is under way. [`allow`] ends this, if it returns true.
+pub fn forbid() -> bool {
     for _ in 0..MOST_WAITS {
-        if !IS_BUSY.load(Ordering::Acquire) {
-            break;
+        if !IS_BUSY.swap(true, Ordering::Acquire) {
+            return true;
         }
         pause(WAIT_NS);
     }
-    write();
+    false
+}
+
+/// Allows writes again.
+pub fn allow() {
+    IS_BUSY.store(false, Ordering::Release);
+}
+
+/// Writes the file when the process ends.
+pub fn end() {
+    // At exit the thread ends in the middle of what it does.
+    if let Some(file) = wanted().filter(|_| !log::is_filtered())
+        && forbid()
+    {
+        // A program without rings that another one has executed does not replace the counts of that.
+        let path = file.path_of(process::own_id(), "");
+        if calls::rings_exist() || !frontend::is_file(as_string(&path)) {
+            write_now(file);
+        }
+        allow();
+    }
 }
 
 /// Writes the file, unless another thread does.
 fn write() {
-    // A filter of the program may kill the process for opening a file.
-    let Some(file) = wanted().filter(|_| !log::is_filtered()) else { return };
-    if IS_BUSY.swap(true, Ordering::Acquire) {
+    if let Some(file) = wanted()
+        && !IS_BUSY.swap(true, Ordering::Acquire)
+    {
+        write_now(file);
+        allow();
+    }
+}
+
+/// Writes the file. No other thread does.
+fn write_now(file: StatsFile) {
+    // A filter of the program may kill the process for opening a file. A child whose fork was not seen does not replace its parent's file.
+    if log::is_filtered() || sys::process_id() != process::own_id() {
         return;
     }
     let mut text = String::new();
+    let mut counters = frontend::counters();
+    counters.rings = counters.rings.saturating_sub(RINGS_OF_PARENTS.load(Ordering::Relaxed));
     // Writing into a string cannot fail.
-    let _ =
-        write_metrics(&mut text, &frontend::counters(), &frontend::gauges(), frontend::operation_counts());
-    let (path, beside) = (file.path_of(process::own_id(), ""), file.path_of(process::own_id(), ".new"));
+    let _ = write_metrics(&mut text, &counters, &frontend::gauges(), frontend::operation_counts());
+    let own = process::own_id();
+    let mut suffix = String::new();
+    // No other process writes a file of this name.
+    let _ = write!(suffix, ".{own}.new");
+    let (path, beside) = (file.path_of(own, ""), file.path_of(own, &suffix));
     let (path, beside) = (as_string(&path), as_string(&beside));
-    let written = frontend::replace_file(path, beside, text.as_bytes());
-    IS_BUSY.store(false, Ordering::Release);
-    if let Err(errno) = written
+    if let Err(errno) = frontend::replace_file(path, beside, text.as_bytes())
         && !HAS_FAILED.swap(true, Ordering::Relaxed)
     {
         let path = Shown(path);
         log::write(format_args!(
-            "cannot write the statistics to {path} (error {}): they are written again as soon as that works; see its directory's rights and space",
+            "cannot write the statistics to {path} (error {}): they are written again as soon as that works; see its directory's rights and space, \
+             and that it is a regular file",
             -errno
         ));
     }

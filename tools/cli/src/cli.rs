@@ -113,7 +113,7 @@ pub struct Run {
     ///
     /// Rings, requests, completions and errors by operation, requests in flight, overflow, threads. The file is replaced as a
     /// whole from the first ring on, every --stats-interval seconds and at the end of the process. If PATH contains %p, each
-    /// process with rings has a file, with its process ID for %p; otherwise only the process that anyring starts has one. Only
+    /// process that uses rings has a file, with its process ID for %p; otherwise only the process that anyring starts has one. Only
     /// work of anyring's own engine is counted.
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub stats_file: Option<PathBuf>,

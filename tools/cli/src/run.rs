@@ -39,6 +39,16 @@ pub fn run(arguments: &Run) -> ExitCode {
             "move anyring to another directory",
         );
     }
+    if let Some(path) = &arguments.stats_file
+        && std::fs::symlink_metadata(path).is_ok_and(|file| !file.is_file())
+    {
+        return fail(
+            OWN_FAILURE,
+            &format!("cannot write the statistics to {}", path.display()),
+            "it is not a regular file, and the statistics replace the file",
+            "name a file in a directory that the program may write to",
+        );
+    }
     set_environment(arguments, &library);
     let config = settings();
     if let Some(code) = refuse_settings(&config) {

@@ -263,3 +263,48 @@ fn what_cannot_be_written_is_told() {
     let (status, said) = run(&["--stats-file", "/tmp/file", "--stats-interval", "0"]);
     assert_eq!(status, Some(125), "{said}");
 }
+
+#[test]
+fn other_files_than_regular_ones_are_left_alone() {
+    let directory = directory("irregular");
+    let link = directory.join("link");
+    std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+    let output = Command::new(anyring())
+        .args(["run", "--engine", "user", "--stats-file"])
+        .arg(&link)
+        .arg("--")
+        .arg(built("nop"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(125) && said.contains("not a regular file"), "{said}");
+    // The variable alone is refused when the file is to be replaced.
+    let output = Command::new(anyring())
+        .env("ANYRING_STATS_FILE", &link)
+        .args(["run", "--engine", "user", "--"])
+        .arg(built("nop"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("cannot write the statistics"), "{said}");
+    assert!(link.is_symlink());
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1, "no other file is left");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn a_program_with_little_room_for_files_or_without_rings_ends_well() {
+    let directory = directory("limits");
+    let file = directory.join("program.prom");
+    let shell = |script: &str| {
+        let mut command = Command::new(anyring());
+        command.args(["run", "--engine", "user", "--stats-file"]).arg(&file);
+        command.args(["--", "sh", "-c", script]).arg(built("nop")).status().unwrap()
+    };
+    assert!(shell("ulimit -S -f 1; \"$0\"").success());
+    assert!(!std::fs::exists(&file).unwrap() || std::fs::metadata(&file).unwrap().len() <= 1024);
+    std::fs::write(&file, "earlier").unwrap();
+    assert!(shell("true").success());
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "earlier", "a program without rings has no counts");
+    std::fs::remove_dir_all(&directory).unwrap();
+}
