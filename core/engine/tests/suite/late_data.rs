@@ -320,3 +320,22 @@ fn memory_is_restored_when_the_ring_is_closed_and_its_rubbish_was_logged(mut rin
     drop(ring);
     assert_eq!(memory, [7; 64]);
 }
+
+#[by(by_itself_without_harm)]
+fn a_child_of_fork_has_its_memory_to_itself(mut ring: Ring) {
+    let (mut one, other) = UnixStream::pair().unwrap();
+    let mut memory = [7_u8; 64];
+    ring.submit(&[transfer(IORING_OP_RECV, &other, &memory, 0)]);
+    ring.enter(0, 0);
+    in_child(|| {
+        assert_eq!(memory, [7; 64], "the rubbish is the parent's");
+        memory.fill(9);
+        ring.submit(&[sqe(IORING_OP_NOP, 5)]);
+        ring.enter(0, 0);
+        assert_eq!(memory, [9; 64]);
+    });
+    one.write_all(b"abc").unwrap();
+    // The child's completion is in the same queue.
+    assert_eq!(by_user_data(ring.collect(2))[0].res, 3);
+    assert_eq!((&memory[..3], &memory[3..]), (&b"abc"[..], &[7; 61][..]));
+}
