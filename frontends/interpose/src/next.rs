@@ -202,6 +202,17 @@ fn errno_location() -> Option<*mut c_int> {
     })
 }
 
+/// Calls a function of the C library that is none of the program's calls: `errno` stays as it is.
+pub fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
+    let before = errno();
+    let result = call();
+    if let Some(errno) = errno_location() {
+        // SAFETY: the address is of this thread's `errno`.
+        unsafe { *errno = before };
+    }
+    result
+}
+
 /// Returns `errno` of the calling thread; 0 without a C library.
 pub fn errno() -> c_int {
     // SAFETY: the address is of this thread's `errno`.

@@ -9,7 +9,7 @@ use linux_raw_sys::general as raw;
 
 /// Reports that the descriptor of a stream is about to be closed, if it has one.
 fn closing_stream<F: Frontend>(stream: *mut c_void) {
-    let fd = next!(c"fileno", fn(*mut c_void) -> c_int, stream);
+    let fd = next::keeping_errno(|| next!(c"fileno", fn(*mut c_void) -> c_int, stream));
     closing_visible::<F>(fd);
 }
 
@@ -85,7 +85,7 @@ pub unsafe fn freopen64<F: Frontend>(
 /// As in C.
 pub unsafe fn closedir<F: Frontend>(directory: *mut c_void) -> c_int {
     if !directory.is_null() {
-        let fd = next!(c"dirfd", fn(*mut c_void) -> c_int, directory);
+        let fd = next::keeping_errno(|| next!(c"dirfd", fn(*mut c_void) -> c_int, directory));
         closing_visible::<F>(fd);
     }
     next!(c"closedir", fn(*mut c_void) -> c_int, directory)

@@ -6,6 +6,8 @@ use anyring_interpose::{Row, rows};
 use anyring_runtime::{arch, beside};
 use linux_raw_sys::general as raw;
 
+#[cfg(not(test))]
+mod aliases;
 pub mod exec;
 pub mod handovers;
 mod left;

@@ -5,6 +5,9 @@
 #include <fcntl.h>
 #include <mntent.h>
 
+/* glibc's other names. */
+extern int __close(int), __dup2(int, int), _IO_fclose(FILE *);
+
 static struct ring ring;
 static int ends[2];
 static char buffer[16];
@@ -51,6 +54,18 @@ int main(void) {
     CHECK(fclose(stream_waits()) == 0);
     read_ends("fclose");
 
+    CHECK(_IO_fclose(stream_waits()) == 0);
+    read_ends("fclose by another name");
+
+    stream_waits();
+    CHECK(__close(ends[0]) == 0);
+    read_ends("close by another name");
+
+    stream_waits();
+    int null = open("/dev/null", O_RDONLY);
+    CHECK(null >= 0 && __dup2(null, ends[0]) == ends[0] && close(null) == 0);
+    read_ends("dup2 by another name");
+
     FILE *other = freopen("/dev/null", "r", stream_waits());
     CHECK(other && fileno(other) == ends[0]);
     read_ends("freopen");
@@ -72,6 +87,12 @@ int main(void) {
     fd = fileno(stream);
     CHECK(pclose(stream) == 0);
     is_free(fd, "pclose");
+    char *text;
+    size_t length;
+    stream = open_memstream(&text, &length);
+    CHECK(stream && fputs("text", stream) >= 0);
+    errno = 0;
+    CHECK(fclose(stream) == 0 && errno == 0);
     CHECK(fclose(tmpfile()) == 0 && closedir(fdopendir(open("/", O_RDONLY))) == 0);
     return 0;
 }
