@@ -1,6 +1,7 @@
 //! Finds call sites: `mov x8, #425..427`, and the `svc` that execution reaches from it.
 
 use crate::patch::is_ring_call;
+use alloc::vec::Vec;
 
 /// The length of an instruction in bytes.
 pub const WORD: usize = 4;
@@ -41,12 +42,43 @@ pub fn has_calls_but(
         is_call(at(index)) || branch_distance(at(index)).is_some_and(leads_to_stub)
     };
     let is_harmless = |number: u32| is_ring_call(number) || is_harmless(number);
-    (0..bytes.len() / WORD).filter(|&call| makes_call(call)).any(|call| {
-        let before = (call.saturating_sub(BETWEEN)..call).rev().map(at);
-        let last =
-            before.take_while(|&word| !is_call(word)).find(|&word| moves_number(word) || changes(word));
-        !last.filter(|&word| moves_number(word)).is_some_and(|word| is_harmless(word >> 5 & 0xffff))
-    })
+    let mut paths = Vec::new();
+    for call in (0..bytes.len() / WORD).filter(|&call| makes_call(call)) {
+        let before = (call.saturating_sub(BETWEEN)..call).rev().map(|index| (index, at(index)));
+        let last = before
+            .take_while(|&(_, word)| !is_call(word))
+            .find(|&(_, word)| moves_number(word) || changes(word))
+            .filter(|&(_, word)| moves_number(word) && is_harmless(word >> 5 & 0xffff));
+        let Some((from, _)) = last else { return true };
+        paths.push((from, call));
+    }
+    // Compilers let calls share their end: a number counts only where no branch passes by it.
+    !paths.is_empty()
+        && (0..bytes.len() / WORD).any(|index| {
+            let target = branch_target(index, at(index));
+            target.is_some_and(|target| {
+                let is_joined = |&(from, call): &(usize, usize)| {
+                    target > from && target <= call && !(from..call).contains(&index)
+                };
+                paths.iter().any(is_joined)
+            })
+        })
+}
+
+/// Returns the index of the instruction to which the one at `index` branches, with or without a condition.
+fn branch_target(index: usize, instruction: u32) -> Option<usize> {
+    // The distance is a field of so many bits, at this place.
+    let (bits, place) = match instruction {
+        // b
+        _ if instruction & 0xfc00_0000 == 0x1400_0000 => (26, 0),
+        // b.cond, cbz, cbnz
+        _ if instruction & 0xff00_0000 == 0x5400_0000 || instruction & 0x7e00_0000 == 0x3400_0000 => (19, 5),
+        // tbz, tbnz
+        _ if instruction & 0x7e00_0000 == 0x3600_0000 => (14, 5),
+        _ => return None,
+    };
+    let distance = (instruction << (32 - bits - place)).cast_signed() >> (32 - bits);
+    index.checked_add_signed(distance as isize)
 }
 
 /// Returns how far a `b` leads, in bytes.
@@ -206,6 +238,19 @@ mod tests {
         // A branch skips another call.
         assert!(has_other_calls(&bytes(&[NUMBER, 0xb400_0061, 0xd280_0728, CALL, CALL])));
     }
+
+    #[test]
+    fn calls_that_share_their_end() {
+        const MOVE: u32 = 0xd280_0728; // mov x8, #57
+        let has = |code: &[u32]| has_calls_but(&bytes(code), |number| number == 57, |_, _| false);
+        assert!(!has(&[NOP, MOVE, NOP, CALL, NOP]));
+        assert!(!has(&[0xb400_0020, MOVE, NOP, CALL, NOP])); // cbz, to the number
+        assert!(has(&[0xb400_0040, MOVE, NOP, CALL, NOP])); // cbz, behind it
+        assert!(has(&[0x3600_0060, MOVE, NOP, CALL, NOP])); // tbz, to the call
+        assert!(has(&[0x5400_0060, MOVE, NOP, CALL, NOP])); // b.eq
+        assert!(has(&[NOP, MOVE, NOP, CALL, 0x17ff_ffff])); // b, back to the call
+    }
+
     /// A branch to a stub makes the call whose number comes before it.
     #[test]
     fn patched_calls() {

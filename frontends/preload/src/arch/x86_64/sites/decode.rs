@@ -2,8 +2,9 @@
 //! value to eax as the number, if an earlier instruction has set this register to the number of one of the three calls.
 
 use super::held;
-use super::length::{is_start, length};
+use super::length::{is_start, length, may_be_start};
 use crate::patch::is_ring_call;
+use alloc::vec::Vec;
 use core::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
 
 /// The length of `mov $imm32,%eax` and of a jump, in bytes.
@@ -115,43 +116,128 @@ pub fn has_other_calls(bytes: &[u8]) -> bool {
 
 /// True if `bytes` contain a call whose number may be one for which `is_harmless` is false, except at sites that jump to a stub. Of each jump,
 /// `serves` is asked whether it leads to the stub of a site that ends there: both by distances from the beginning of `bytes`.
+///
+/// Jumps through a register, or a table, into the code between a number and its call are not noticed.
 pub fn has_calls_but(
     bytes: &[u8],
     is_harmless: impl Fn(u32) -> bool,
     serves: impl Fn(isize, usize) -> bool,
 ) -> bool {
-    let mut has = false;
+    const X32: u32 = 1 << 30;
+    let is_harmless = |number: u32| number & X32 == 0 && is_harmless(number);
+    let (mut has, mut paths) = (has_old_call(bytes), Vec::new());
     // What takes longer comes last: most calls are known by then.
-    let may_be_other = |call| {
-        !is_patched(bytes, call, &serves)
-            && !number_before(bytes, call).is_some_and(&is_harmless)
-            && is_start(bytes, call)
-            && !held::number(bytes, call).is_some_and(&is_harmless)
+    let known_from = |call| {
+        patched_from(bytes, call, &serves).or_else(|| {
+            let (at, number) = number_before(bytes, call)?;
+            (is_harmless(number) && is_start(bytes, at)).then_some(at)
+        })
     };
+    let held_from =
+        |call| held::number(bytes, call).filter(|&(_, number)| is_harmless(number)).map(|(at, _)| at);
     for_each_byte(bytes, SYSCALL[0], |call| {
-        has = has || bytes.get(call + 1) == Some(&SYSCALL[1]) && may_be_other(call);
+        if has || bytes.get(call + 1) != Some(&SYSCALL[1]) {
+            return;
+        }
+        let from = known_from(call);
+        if from.is_some() || may_be_call(bytes, call, is_harmless) {
+            match from.or_else(|| held_from(call)) {
+                Some(from) => paths.push(Path { from, call }),
+                None => has = true,
+            }
+        }
+    });
+    has || jumps_into(bytes, &paths)
+}
+
+/// True if the bytes at offset `call` may be a call, and not a part of something else. Where it is not certain that an instruction begins there, as in
+/// tables and behind them, only if they follow a move of a number that is not harmless.
+fn may_be_call(bytes: &[u8], call: usize, is_harmless: impl Fn(u32) -> bool) -> bool {
+    is_start(bytes, call)
+        || number_before(bytes, call).is_some_and(|(_, number)| !is_harmless(number))
+            && may_be_start(bytes, call)
+}
+
+/// True if `bytes` may contain a call of a 32-bit program, which has other numbers: `int $0x80` or `sysenter`.
+fn has_old_call(bytes: &[u8]) -> bool {
+    [[0xcd, 0x80], [0x0f, 0x34]].into_iter().any(|call| {
+        let mut has = false;
+        for_each_byte(bytes, call[0], |at| {
+            has = has || bytes.get(at + 1) == Some(&call[1]) && may_be_call(bytes, at, |_| false);
+        });
+        has
+    })
+}
+
+/// Code that comes to a call with a known number, unless a jump leads into it: compilers let calls share their end.
+struct Path {
+    /// The instruction that gives the number.
+    from: usize,
+    call: usize,
+}
+
+impl Path {
+    /// True if a jump from outside leads past the instruction that gives the number.
+    fn is_joined(&self, jump: usize, target: usize) -> bool {
+        target > self.from && target <= self.call && !(self.from..self.call).contains(&jump)
+    }
+}
+
+/// True if a jump may lead into one of the paths.
+fn jumps_into(bytes: &[u8], paths: &[Path]) -> bool {
+    let (Some(first), Some(last)) =
+        (paths.iter().map(|path| path.from).min(), paths.iter().map(|path| path.call).max())
+    else {
+        return false;
+    };
+    let is_joined = |jump: usize, target: usize| {
+        target > first
+            && target <= last
+            && paths.iter().any(|path| path.is_joined(jump, target))
+            && may_be_start(bytes, jump)
+    };
+    let mut has = paths.iter().any(|path| {
+        // As far as a jump with a distance of one byte reaches.
+        let near = path.from.saturating_sub(130)..(path.call + 129).min(bytes.len());
+        near.into_iter().any(|at| {
+            let is_short = matches!(bytes[at], 0x70..=0x7f | 0xe0..=0xe3 | 0xeb);
+            is_short
+                && bytes.get(at + 1).is_some_and(|&distance| {
+                    is_joined(at, (at + 2).wrapping_add_signed(distance.cast_signed().into()))
+                })
+        })
+    });
+    let leads = |at: usize, operand: usize| {
+        number_at(bytes, operand).is_some_and(|distance| {
+            is_joined(at, (operand + 4).wrapping_add_signed(distance.cast_signed() as isize))
+        })
+    };
+    for_each_byte(bytes, JUMP_OPCODE, |at| has = has || leads(at, at + 1));
+    for_each_byte(bytes, 0x0f, |at| {
+        has = has || matches!(bytes.get(at + 1), Some(0x80..=0x8f)) && leads(at, at + 2);
     });
     has
 }
 
-/// True if one of the jumps before the `syscall` at offset `call` leads to the stub of this site.
-fn is_patched(bytes: &[u8], call: usize, serves: impl Fn(isize, usize) -> bool) -> bool {
-    let Some(last) = call.checked_sub(MOVE) else { return false };
-    (last.saturating_sub(BETWEEN)..=last).filter(|&start| bytes[start] == JUMP_OPCODE).any(|start| {
+/// Returns where a jump before the `syscall` at offset `call` begins that leads to the stub of this site.
+fn patched_from(bytes: &[u8], call: usize, serves: impl Fn(isize, usize) -> bool) -> Option<usize> {
+    let last = call.checked_sub(MOVE)?;
+    (last.saturating_sub(BETWEEN)..=last).rev().filter(|&start| bytes[start] == JUMP_OPCODE).find(|&start| {
         let distance = bytes[start + 1..start + MOVE].try_into().map(i32::from_le_bytes);
         distance
             .is_ok_and(|distance| serves((start + MOVE) as isize + distance as isize, call + SYSCALL.len()))
     })
 }
 
-/// Returns the number of the `syscall` at offset `call`, if an earlier instruction moves it to eax and straight-line code follows.
-fn number_before(bytes: &[u8], call: usize) -> Option<u32> {
+/// Returns the number of the call at offset `call`, and where it is moved to eax, if straight-line code follows that, and these bytes are
+/// instructions.
+fn number_before(bytes: &[u8], call: usize) -> Option<(usize, u32)> {
     let last = call.checked_sub(MOVE)?;
     let start = (last.saturating_sub(BETWEEN)..=last)
         .rev()
         .find(|&start| bytes[start] == MOVE_OPCODE && goes_on(bytes, start + MOVE, call))?;
     let number = bytes[start + 1..start + MOVE].try_into().map(u32::from_le_bytes);
-    number.ok().filter(|_| is_start(bytes, start))
+    number.ok().map(|number| (start, number))
 }
 
 /// True if the instructions from `at` on reach `end`, and do not change eax.
@@ -496,22 +582,61 @@ mod tests {
     #[test]
     fn calls_but_some() {
         let call = |number: u8, between: &[u8]| [&[0xb8, number, 0, 0, 0], between, &SYSCALL].concat();
-        let cases: [(Vec<u8>, bool); 10] = [
+        let cases: [(Vec<u8>, bool); 11] = [
             (vec![0x90; 8], false),
-            (call(9, &[]), false),                             // mov $9,%eax
-            (call(46, &[]), true),                             // mov $46,%eax
-            (call(9, &[0x48, 0x89, 0xf7, 0x31, 0xf6]), false), // mov %rsi,%rdi; xor %esi,%esi
-            (call(9, &[0x89, 0xd0]), true),                    // mov %edx,%eax
-            (call(9, &[0x31, 0xc0]), true),                    // xor %eax,%eax
-            (call(9, &[0x83, 0xc0, 37]), true),                // add $37,%eax
-            (call(9, &[0xc3]), true),                          // ret
-            ([&[0x89, 0xf8][..], &SYSCALL].concat(), true),    // mov %edi,%eax
-            (vec![0xb9, 0x0f, 0x05, 0, 0, 0x90], false),       // mov $0x50f,%ecx
+            ([&[0xc7, 0x45, 0xb8, 9, 0, 0, 0][..], &SYSCALL].concat(), true), // movl $9,-72(%rbp)
+            (call(9, &[]), false),                                            // mov $9,%eax
+            (call(46, &[]), true),                                            // mov $46,%eax
+            (call(9, &[0x48, 0x89, 0xf7, 0x31, 0xf6]), false),                // mov %rsi,%rdi; xor %esi,%esi
+            (call(9, &[0x89, 0xd0]), true),                                   // mov %edx,%eax
+            (call(9, &[0x31, 0xc0]), true),                                   // xor %eax,%eax
+            (call(9, &[0x83, 0xc0, 37]), true),                               // add $37,%eax
+            (call(9, &[0xc3]), true),                                         // ret
+            ([&[0x89, 0xf8][..], &SYSCALL].concat(), true),                   // mov %edi,%eax
+            (vec![0xb9, 0x0f, 0x05, 0, 0, 0x90], false),                      // mov $0x50f,%ecx
         ];
         for (code, has) in cases {
             let bytes = [&[0x90; 120], &code[..], &[0x90; 32]].concat();
             assert_eq!(has_calls_but(&bytes, |number| number == 9, |_, _| false), has, "{code:x?}");
         }
+    }
+
+    /// A number counts only where no jump passes by it; calls of 32-bit programs have any number.
+    #[test]
+    fn calls_that_share_their_end() {
+        const ADDS: [u8; 2] = [0x31, 0xf6]; // xor %esi,%esi
+        let call = [&[0xb8, 9, 0, 0, 0][..], &ADDS, &SYSCALL].concat();
+        let has = |before: &[u8], after: &[u8]| {
+            let bytes = [&[0x90; 200][..], before, &call, after, &[0x90; 200]].concat();
+            has_calls_but(&bytes, |number| number == 9, |_, _| false)
+        };
+        let cases: [(&[u8], &[u8], bool); 9] = [
+            (&[], &[], false),
+            (&[0xeb, 0x00], &[], false),                  // jmp to the mov
+            (&[0x74, 0x05], &[], true),                   // je behind it
+            (&[0xeb, 0x07], &[], true),                   // jmp to the call
+            (&[0xeb, 0x09], &[], false),                  // jmp past it
+            (&[], &[0xeb, 0xfb], true),                   // jmp back to the xor
+            (&[], &[0xe9, 0xf7, 0xff, 0xff, 0xff], true), // the same, longer
+            (&[0x0f, 0x85, 7, 0, 0, 0], &[], true),       // jne to the call
+            (&[0xb9, 0xeb, 0x0a, 0, 0], &[], false),      // mov $0xaeb,%ecx
+        ];
+        for (before, after, is) in cases {
+            assert_eq!(has(before, after), is, "{before:x?} {after:x?}");
+        }
+        assert!(has(&[0xcd, 0x80], &[]) && has(&[0x0f, 0x34], &[]));
+        assert!(!has(&[0xb9, 0xcd, 0x80, 0, 0], &[]), "mov $0x80cd,%ecx");
+        let table = [0x48, 0xb8].repeat(60);
+        for (number, is) in [(3, true), (9, false)] {
+            let bytes = [&table[..], &[0x48, 0xb8, number, 0, 0, 0], &SYSCALL, &[0x90; 32]].concat();
+            assert_eq!(
+                has_calls_but(&bytes, |number| number == 9, |_, _| false),
+                is,
+                "behind a table: {number}"
+            );
+        }
+        let x32 = [&[0x90; 120][..], &[0xb8, 3, 0, 0, 0x40], &SYSCALL, &[0x90; 32]].concat();
+        assert!(has_calls_but(&x32, |number| number != 3, |_, _| false));
     }
 
     /// Other calls are sites, too, if they are asked for; their jumps to stubs are known again, and other jumps are not.

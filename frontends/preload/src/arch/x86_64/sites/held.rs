@@ -1,8 +1,8 @@
 //! Numbers that compilers keep in a register, for a function that makes a call several times.
 //!
 //! The number is known if the code from the `mov $number,%register` on comes to the call without another change of the register: by
-//! instructions that follow one another, and, behind an instruction that does not go on, by a jump that was passed. Jumps from elsewhere into that code
-//! are not looked for: compilers keep one number there.
+//! instructions that follow one another, and, behind an instruction that does not go on, by a jump that was passed. Whether jumps lead from elsewhere
+//! into that code is for the caller to find out.
 
 use super::length::{is_start, length};
 
@@ -17,18 +17,18 @@ const R11: u8 = 11;
 /// The registers that a called function preserves: rbx, rbp, r12 to r15. The stack pointer is none that numbers are kept in.
 const PRESERVED: [u8; 6] = [3, 5, 12, 13, 14, 15];
 
-/// Returns the number of the `syscall` at offset `call`, if a register holds it.
-pub fn number(bytes: &[u8], call: usize) -> Option<u32> {
+/// Returns the number of the `syscall` at offset `call`, if a register holds it, and where the instruction begins that sets the register.
+pub fn number(bytes: &[u8], call: usize) -> Option<(usize, u32)> {
     let (start, register) = (call.saturating_sub(BETWEEN)..call).rev().find_map(|start| {
         let instruction = Instruction::at(&bytes[..call], start)?;
         let register = instruction.moved_to_eax().filter(|_| is_start(bytes, start))?;
         comes_to(bytes, start + instruction.length, call, EAX).then_some((start, register))
     })?;
-    let (given, number) = (start.saturating_sub(BEFORE)..start).rev().find_map(|at| {
+    let (at, length, number) = (start.saturating_sub(BEFORE)..start).rev().find_map(|at| {
         let (length, number) = given_number(&bytes[at..start], register)?;
-        is_start(bytes, at).then_some((at + length, number))
+        is_start(bytes, at).then_some((at, length, number))
     })?;
-    comes_to(bytes, given, start, register).then_some(number)
+    comes_to(bytes, at + length, start, register).then_some((at, number))
 }
 
 /// Returns the length and the operand of `mov $imm32,%register`.
@@ -206,7 +206,7 @@ mod tests {
     fn found(code: &[&[u8]]) -> Option<u32> {
         let code = [&[0x90; 200], &code.concat()[..]].concat();
         let call = code.len();
-        number(&[&code[..], &CALL, &[0x90; 32]].concat(), call)
+        number(&[&code[..], &CALL, &[0x90; 32]].concat(), call).map(|(_, number)| number)
     }
 
     #[test]

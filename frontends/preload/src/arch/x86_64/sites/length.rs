@@ -9,13 +9,25 @@ const LONGEST: usize = 15;
 /// the chains of instructions from these bytes, one is the true chain. The others join it after a few instructions. So if all
 /// chains reach `start`, an instruction begins there; if one chain misses it, perhaps none begins there.
 pub fn is_start(bytes: &[u8], start: usize) -> bool {
+    let (arrived, passed) = follow_chains(bytes, start, |_, passed| passed);
+    arrived && !passed
+}
+
+/// True if an instruction may begin at `start`: a chain comes there, or none goes past it, as behind data.
+pub fn may_be_start(bytes: &[u8], start: usize) -> bool {
+    let (arrived, passed) = follow_chains(bytes, start, |arrived, _| arrived);
+    arrived || !passed
+}
+
+/// Returns whether some chain arrives at `start`, and whether some goes past it. Follows no more of them once `is_enough` of the two.
+fn follow_chains(bytes: &[u8], start: usize, is_enough: impl Fn(bool, bool) -> bool) -> (bool, bool) {
     const BACK: usize = 96;
     let first = start.saturating_sub(BACK);
     // A mapping begins with an instruction.
     let chains = if first == 0 { 1 } else { LONGEST };
     // The places that an earlier chain came by, as bits: a chain that comes to one of them goes on as that did.
     let mut known: u128 = 0;
-    let mut arrived = false;
+    let (mut arrived, mut passed) = (false, false);
     for begin in first..first + chains {
         let mut at = begin;
         while at < start && known >> (at - first) & 1 == 0 {
@@ -24,12 +36,13 @@ pub fn is_start(bytes: &[u8], start: usize) -> bool {
             let Some(length) = bytes.get(at..).and_then(length) else { break };
             at += length;
         }
-        if at > start {
-            return false;
-        }
+        passed |= at > start;
         arrived |= at == start;
+        if is_enough(arrived, passed) {
+            break;
+        }
     }
-    arrived
+    (arrived, passed)
 }
 
 /// The bytes that follow an opcode.
@@ -205,6 +218,19 @@ mod tests {
             }
         }
         assert!(seen > 10_000 && wrong.is_empty(), "{seen}: {wrong:#?}");
+    }
+
+    #[test]
+    fn an_instruction_may_begin_behind_data() {
+        // A table that ends like the beginning of a movabs, and one in which nothing can be decoded.
+        let tables: [Vec<u8>; 2] = [[[0x48, 0xb8].repeat(60), vec![0x48]].concat(), vec![0x06; 120]];
+        for table in tables {
+            let code = [&table[..], &[0xb8, 3, 0, 0, 0, 0x0f, 0x05], &[0x90; 32]].concat();
+            let call = table.len() + 5;
+            assert!(may_be_start(&code, call), "{table:x?}");
+        }
+        let operand = [&[0x90; 120][..], &[0xb9, 0x0f, 0x05, 0, 0], &[0x90; 32]].concat();
+        assert!(!may_be_start(&operand, 121));
     }
 
     #[test]
