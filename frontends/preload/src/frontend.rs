@@ -2,7 +2,7 @@
 
 use crate::{arch, inside, patch};
 use anyring_engine::Host;
-use anyring_runtime::{arch::thread_pointer, threads};
+use anyring_runtime::{arch::thread_pointer, log, threads};
 use anyring_trap::arch::Context;
 use anyring_trap::{Frontend, signals, sleep};
 use core::ffi::{CStr, c_void};
@@ -115,7 +115,8 @@ impl Host for Preload {
     }
 
     fn finds_unseen_closes(&self) -> Option<fn() -> bool> {
-        Some(patch::unseen::closes)
+        // A filter of the program's may kill for the calls that a look takes, and for a thread.
+        (!log::is_filtered()).then_some(patch::unseen::closes)
     }
 
     fn sees_handovers(&self) -> bool {

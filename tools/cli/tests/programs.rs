@@ -120,6 +120,8 @@ fn registrations_are_checked_while_closes_may_be_unseen() {
     assert_eq!(run("trusted-libc", &[OsStr::new("libc.so.6"), first, apart], "0"), never);
     // Closes by the program's own instructions are not seen.
     assert_eq!(run("trusted", &[closes.as_os_str(), first], "0"), never);
+    // No look at the code opens a file if the program's filter may kill for that.
+    assert_eq!(run("trusted-libc", &[OsStr::new("filtered")], "0"), "filtered: alive\n");
 }
 
 /// A program may close or replace unknown descriptors: its rings keep working. A child that shares the memory closes its own.
