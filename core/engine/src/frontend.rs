@@ -20,7 +20,7 @@ use crate::ops::net::rights;
 use crate::os::{self, Fd, limits, own, user};
 use crate::process::{identity, threads};
 use crate::ring::drive::stand_in;
-use crate::ring::{Counted, descriptors, registry, shared};
+use crate::ring::{Counted, descriptors, lifetime, registry, shared};
 use crate::work::{interrupt, reporter};
 
 pub use crate::observe::trace::counts::{Counted as OperationCount, Counts};
@@ -183,6 +183,16 @@ pub fn concerns_close(fd: Fd) -> bool {
 /// Tells the engine that code is about to be loaded, which may close descriptors without a report ([`crate::Host::finds_unseen_closes`]).
 pub fn code_comes() {
     unseen::void();
+}
+
+/// Tells the engine that closes of rings may be unseen, although it was told that they are reported ([`crate::Caller::tells_closes`]).
+pub fn ring_closes_may_be_unseen() {
+    lifetime::watch_all();
+}
+
+/// Tells the engine that the program has got a way to close descriptors without a report, which it keeps.
+pub fn closes_may_be_unseen() {
+    unseen::note_one();
 }
 
 /// True if it is known that the front end reports all closes.

@@ -25,8 +25,9 @@ pub unsafe fn called(number: usize, a: [usize; 6], by_function: bool) -> isize {
     }
     let _inside = inside::enter();
     threads::seen();
+    unseen::watch_lost_rings();
     let makes_ring = number == raw::__NR_io_uring_setup as usize;
-    let tells_closes = by_function || makes_ring && unseen::sites_tell();
+    let tells_closes = by_function || makes_ring && unseen::trust_sites();
     let caller = Caller { tells_closes, signal_mask: inside::program_mask() };
     // SAFETY: the caller's promise.
     let result = unsafe { calls::call(number, a, &caller) };

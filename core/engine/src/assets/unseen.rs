@@ -109,7 +109,7 @@ pub fn void() {
     }
 }
 
-/// Notes that a descriptor was closed and nobody reported it.
+/// Notes that a descriptor was closed and nobody reported it, or that this can happen from now on.
 pub fn note_one() {
     STATE.fetch_or(SOME, Ordering::Relaxed);
 }

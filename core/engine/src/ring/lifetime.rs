@@ -25,6 +25,24 @@ pub fn watch(fd: Fd, ring: &'static Ring, serial: u64) {
     }
 }
 
+/// Has the kernel report the ends of all rings that it does not report yet: the front end may miss their closes from now on.
+pub fn watch_all() {
+    registry::for_each_live(|ring| {
+        let serial = ring.lock().as_ref().map(|core| core.identity.serial);
+        if let Some(serial) = serial
+            && !watches::watches_ring(ring)
+            && let Some(fd) = registry::descriptor(ring)
+        {
+            // Without a watch before, the ring may be listed to be checked.
+            watches::forget(ring, serial);
+            watch(fd, ring, serial);
+            if let Some(core) = live(&mut ring.lock(), serial) {
+                reactor::hear_of_new_watch(core);
+            }
+        }
+    });
+}
+
 /// Ends the rings that [`collect`] ends, and unwatched rings of which the program has no descriptor any more.
 pub fn collect_all() {
     collect();

@@ -221,7 +221,12 @@ pub fn clear_all(ring: &'static Ring) {
 
 /// True if one of the descriptors that stand for `ring` still is its memory file or its stand-in.
 pub fn has_descriptor(ring: &'static Ring) -> bool {
-    slots_of(ring).any(|(fd, _)| {
+    descriptor(ring).is_some()
+}
+
+/// Returns a descriptor that stands for `ring` and still is its memory file or its stand-in.
+pub fn descriptor(ring: &'static Ring) -> Option<Fd> {
+    slots_of(ring).map(|(fd, _)| fd).find(|&fd| {
         os::identity(fd).is_ok_and(|identity| is_file_of(ring, [identity.device, identity.inode]))
     })
 }

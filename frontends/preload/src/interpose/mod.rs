@@ -48,6 +48,7 @@ impl anyring_interpose::Frontend for Interposed {
     const ROWS: &[Row] = handovers::ROWS;
 
     unsafe fn other_call(number: usize, arguments: [usize; 6]) -> Option<isize> {
+        load::by_number(number, arguments);
         // SAFETY: the caller's promise.
         unsafe { signal::by_number(number, arguments) }
     }

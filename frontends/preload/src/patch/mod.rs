@@ -88,12 +88,15 @@ fn search(entry: usize, mark: Option<usize>) -> bool {
                 all &= patch(&Site { start, next: start + length }, mapping, mark, alone);
             });
             tell = tell && unseen::all_are_patched(bytes, mapping.start);
+        } else {
+            let own = (search as *const ()).addr();
+            tell = tell && (is_of_c_library(name) || (mapping.start..mapping.end).contains(&own));
         }
         true
     });
     if mark.is_none() {
         let ends = if tell { "are seen" } else { "may be unseen: rings that it makes are watched" };
-        log::debug!("closes by instructions of the searched code {ends}");
+        log::debug!("closes of rings that are made by instructions {ends}");
     }
     unseen::note_search(tell);
     all
@@ -119,6 +122,14 @@ fn is_liburing(name: &[u8]) -> bool {
     contains(name, b"liburing")
 }
 
+/// True if a file with this path is the C library, or part of it.
+pub fn is_of_c_library(path: &[u8]) -> bool {
+    const BEGINNINGS: [&[u8]; 8] =
+        [b"libc.so", b"libc-2", b"libc.musl", b"ld-linux", b"ld-2", b"ld-musl", b"libpthread", b"libdl"];
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
+}
+
 fn contains(name: &[u8], part: &[u8]) -> bool {
     name.windows(part.len()).any(|window| window == part)
 }
@@ -134,7 +145,8 @@ pub fn trapped_at(next: usize) {
         return;
     }
     if look_at(next) {
-        unseen::note_other();
+        // A ring that is made there may be closed there.
+        unseen::distrust_sites();
     } else {
         refused.store(next, Ordering::Relaxed);
     }

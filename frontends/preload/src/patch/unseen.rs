@@ -3,7 +3,7 @@
 use super::maps::{self, Mapping};
 use super::{SEARCH_MAX, stub_at};
 use crate::arch::sites;
-use anyring_engine::os::user;
+use anyring_engine::{frontend, os::user};
 use anyring_interpose::{descriptors, next};
 use anyring_runtime::log;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -79,24 +79,50 @@ impl Question {
     }
 }
 
-/// True if the code that was searched before `main` closes and duplicates descriptors at patched sites only: what makes a ring there tells its
-/// close.
-pub fn sites_tell() -> bool {
-    SITES_TELL.load(Ordering::Relaxed)
+/// True if the process has no code but the C library and what was searched before `main`, and that closes and duplicates descriptors at patched
+/// sites only: what makes a ring there tells its close.
+static SITES_TELL: AtomicBool = AtomicBool::new(false);
+/// True if a ring was made of whose close the sites tell.
+static IS_TOLD: AtomicBool = AtomicBool::new(false);
+/// True if there may be such rings although other code has come.
+static IS_LOST: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether the sites tell of the close of a ring that is about to be made.
+pub fn trust_sites() -> bool {
+    let tell = SITES_TELL.load(Ordering::Relaxed);
+    if tell {
+        // In one order with the accesses in `distrust_sites`: either the ring is not trusted, or that function sees that one may be.
+        IS_TOLD.store(true, Ordering::SeqCst);
+    }
+    tell && SITES_TELL.load(Ordering::SeqCst)
 }
 
-static SITES_TELL: AtomicBool = AtomicBool::new(false);
+/// Notes that other code comes, which may close rings.
+pub fn distrust_sites() {
+    SITES_TELL.store(false, Ordering::SeqCst);
+    if IS_TOLD.load(Ordering::SeqCst) {
+        IS_LOST.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Has the engine watch the rings that nobody tells of any more. Called where the program enters a ring, and so holds no locks of the engine.
+#[inline]
+pub fn watch_lost_rings() {
+    if IS_LOST.load(Ordering::Relaxed) && IS_LOST.swap(false, Ordering::Relaxed) {
+        frontend::ring_closes_may_be_unseen();
+    }
+}
 
 /// True if some code of the process may close or replace descriptors without a report.
 pub fn closes() -> bool {
-    let are_seen = CLOSES.is_answered_yes();
+    let are_seen = !log::is_filtered() && CLOSES.is_answered_yes();
     let how =
         if are_seen { "are all seen: registrations are not" } else { "may be unseen: registrations are" };
     log::debug!("closes {how} checked at ticks");
     !are_seen
 }
 
-/// Notes whether [`sites_tell`], after the search.
+/// Notes whether the sites tell of closes, after the search.
 pub fn note_search(tell: bool) {
     SITES_TELL.store(tell, Ordering::Relaxed);
 }
@@ -105,11 +131,6 @@ pub fn note_search(tell: bool) {
 pub fn all_are_patched(code: &[u8], start: usize) -> bool {
     let serves = |stub, next| stub_at(start.wrapping_add_signed(stub), start + next).is_some();
     !sites::has_calls_but(code, |number| !descriptors::is_call(number), serves)
-}
-
-/// Notes that a site was patched in code that was not searched: a ring that is made there may be closed there.
-pub fn note_other() {
-    SITES_TELL.store(false, Ordering::Relaxed);
 }
 
 /// Examines all code except the known libraries, until `makes` is true of some. Returns a hash of the set of code; the lowest bit is 1 if

@@ -125,6 +125,12 @@ pub fn hear_of_close(core: &mut Core) {
     }
 }
 
+/// Has the reactor run for a watch that the ring did not have before: without a watch, there was nothing to hear of.
+pub fn hear_of_new_watch(core: &mut Core) {
+    core.drive.attendance.is_heard = false;
+    hear_of_close(core);
+}
+
 /// Adds the watch that reports closes to the reactor's epoll instance. A reactor that is launched later does so itself.
 pub fn listen(watch: Fd) {
     if let Some(epoll) = REACTOR.lock().epoll {
