@@ -371,7 +371,7 @@ pub fn after_fork() {
 /// Tells the engine that the process ends. If other processes use its rings, its requests are cancelled, as in the kernel.
 pub fn exits() {
     if identity::is_own() {
-        chaos::leaves();
+        chaos::let_go::in_all_rings();
         shared::exits();
         trace::ends();
     }
@@ -390,7 +390,7 @@ pub fn thread_ends() {
 pub fn executes() {
     notes::hands_over();
     if identity::is_own() {
-        chaos::leaves();
+        chaos::let_go::in_all_rings();
         shared::executes();
     }
 }

@@ -9,7 +9,7 @@ use crate::feature::futex::waits;
 use crate::feature::timeouts::Timeouts;
 use crate::feature::zero_copy_receive::exported;
 use crate::feature::zero_copy_send::error_queue;
-use crate::observe::chaos;
+use crate::observe::chaos::let_go;
 use crate::os::{self, Fd};
 use crate::request::op::Caps;
 use crate::request::{FileHold, Flags, Phase, RequestId};
@@ -91,7 +91,7 @@ pub fn number_taken(ring: &InUse) {
 /// dropped, and attempts in progress end by themselves.
 pub fn close(ring: &'static Ring, serial: u64) {
     let mut guard = ring.lock();
-    chaos::let_go(&mut guard, serial);
+    let_go::in_ring(&mut guard, serial);
     let Some(core) = live(&mut guard, serial) else { return };
     core.life.close();
     if core.instruments.traced.is_on() {

@@ -13,6 +13,7 @@ mod copies;
 mod in_flight;
 mod inject;
 mod late;
+pub mod let_go;
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -27,8 +28,6 @@ use crate::observe::trace;
 use crate::os::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::os::{self, Fd};
 use crate::request::RequestId;
-use crate::ring::{Core, CoreGuard, live, registry};
-use crate::work::run_by_caller;
 
 /// Faults of reads from a file.
 pub const READS: &[Fault] = &[
@@ -122,10 +121,6 @@ const LONG_PAUSE_NS: u64 = 1_000_000;
 /// A short pause, which lets another thread overtake; at most twice as long.
 const SHORT_PAUSE_NS: u64 = 20_000;
 
-/// How often, and after how long each time, a process that ends tries to lock a ring.
-const MOST_TRIES: u32 = 20;
-const TRY_NS: u64 = 1_000_000;
-
 static PLAN: AtomicPtr<Plan> = AtomicPtr::new(core::ptr::null_mut());
 
 /// The number that identifies this process in decisions.
@@ -160,34 +155,6 @@ pub fn attach(fd: Fd) -> Result<(), Errno> {
     PLAN.store(Box::leak(Box::new(plan)), Ordering::Release);
     trace::watch();
     Ok(())
-}
-
-/// Makes the first attempts of all requests that are held back, in all rings: the process is about to end, or to execute a program.
-pub fn leaves() {
-    if plan().is_some() {
-        registry::for_each_live(|ring| {
-            // A thread that chaos pauses may have the lock.
-            let guard = (0..MOST_TRIES).find_map(|_| {
-                let guard = ring.try_lock();
-                if guard.is_none() {
-                    os::pause(TRY_NS);
-                }
-                guard
-            });
-            let Some(mut guard) = guard else { return };
-            if let Some(serial) = guard.as_ref().map(Core::serial) {
-                let_go(&mut guard, serial);
-            }
-        });
-    }
-}
-
-/// Makes the first attempts of all requests of a ring that are held back: the kernel made them when they were submitted.
-pub fn let_go(guard: &mut CoreGuard<'_>, serial: u64) {
-    if let Some(core) = live(guard, serial).filter(|core| !core.instruments().chaos.held.is_empty()) {
-        core.end_holds();
-        run_by_caller(guard, serial, true);
-    }
 }
 
 /// Counts a fork that is about to happen.
