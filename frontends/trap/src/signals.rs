@@ -248,7 +248,8 @@ pub unsafe fn set_action(signal: usize, new: Option<&Action>, old: Option<&mut A
         // SAFETY: the caller's promise.
         return unsafe { set_kernel_action(signal, new, old) };
     }
-    let mask = sys::set_signal_mask(ASYNCHRONOUS);
+    // Nothing is unblocked: what a thread without a note wants blocked, its mask tells.
+    let mask = sys::block_signals(ASYNCHRONOUS);
     while LOCK.swap(true, Ordering::Acquire) {
         core::hint::spin_loop();
     }

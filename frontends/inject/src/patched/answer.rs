@@ -101,7 +101,8 @@ unsafe fn among_rings(slot: &Slot, number: usize, a: [usize; 6]) -> Option<isize
 
 /// `rt_sigprocmask(2)`: the mask is in force when the thread has left.
 fn change_mask(slot: &Slot, a: [usize; 6]) -> isize {
-    let mask = sys::set_signal_mask(sys::ASYNCHRONOUS);
+    // A thread that has just begun has no note of what it wants blocked: its mask tells that of a signal that comes now, so nothing is unblocked.
+    let mask = sys::block_signals(sys::ASYNCHRONOUS);
     slot.interrupted.set(true);
     // Otherwise a signal was kept out, and is blocked.
     if !slot.has_mask.get() || mask & signals::OF_TRAP != signals::OF_TRAP {
