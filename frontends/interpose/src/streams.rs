@@ -49,6 +49,12 @@ pub unsafe fn endmntent<F: Frontend>(stream: *mut c_void) -> c_int {
     next!(c"endmntent", fn(*mut c_void) -> c_int, stream)
 }
 
+/// Closes a stream by a function of the C library that opens it again. Returns the stream, or null.
+fn reopen<F: Frontend>(stream: *mut c_void, opens: impl FnOnce() -> isize) -> *mut c_void {
+    closing_stream::<F>(stream);
+    core::ptr::with_exposed_provenance_mut(opens() as usize)
+}
+
 /// `freopen(3)`.
 ///
 /// # Safety
@@ -58,10 +64,9 @@ pub unsafe fn freopen<F: Frontend>(
     mode: *const c_char,
     stream: *mut c_void,
 ) -> *mut c_void {
-    closing_stream::<F>(stream);
-    let opened =
-        next!(c"freopen", fn(*const c_char, *const c_char, *mut c_void) -> isize, path, mode, stream);
-    core::ptr::with_exposed_provenance_mut(opened as usize)
+    reopen::<F>(stream, || {
+        next!(c"freopen", fn(*const c_char, *const c_char, *mut c_void) -> isize, path, mode, stream)
+    })
 }
 
 /// `freopen64`, the name of glibc's `freopen` in programs with large files.
@@ -73,10 +78,9 @@ pub unsafe fn freopen64<F: Frontend>(
     mode: *const c_char,
     stream: *mut c_void,
 ) -> *mut c_void {
-    closing_stream::<F>(stream);
-    let opened =
-        next!(c"freopen64", fn(*const c_char, *const c_char, *mut c_void) -> isize, path, mode, stream);
-    core::ptr::with_exposed_provenance_mut(opened as usize)
+    reopen::<F>(stream, || {
+        next!(c"freopen64", fn(*const c_char, *const c_char, *mut c_void) -> isize, path, mode, stream)
+    })
 }
 
 /// `closedir(3)`.

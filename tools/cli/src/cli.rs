@@ -105,7 +105,7 @@ pub struct Run {
 
     /// Print, at the end of each process, what it did with io_uring: rings, operations, errors, refused requests
     ///
-    /// It is printed to the place of --log (by default standard error). Only work of anyring's own engine is counted.
+    /// The statistics go to the place of --log (by default standard error). Only work of anyring's own engine is counted.
     #[arg(long, value_enum, value_name = "FORMAT", num_args = 0..=1, default_missing_value = "text", require_equals = true)]
     pub stats: Option<Stats>,
 

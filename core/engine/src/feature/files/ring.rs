@@ -135,7 +135,7 @@ impl Core {
     /// that it is to have, if it has `O_NONBLOCK` beside them.
     ///
     /// # Errors
-    /// Those of [`Core::install_file`].
+    /// The errors of [`Core::install_file`].
     pub fn install_fresh(&mut self, low: Fd, status: Option<u32>, file_index: u32) -> Result<usize, Errno> {
         os::keep_low(low);
         notes::renew(low);
