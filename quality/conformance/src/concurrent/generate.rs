@@ -210,6 +210,12 @@ impl Generator<'_> {
         self.features.has(name)
     }
 
+    /// True if threads make rings of their own. The number of a ring that was closed must stay taken then: a message to the
+    /// closed ring would reach the new ring that has its number.
+    fn makes_rings(&self) -> bool {
+        self.has("own-ring") || self.has("fork") && self.has("stops")
+    }
+
     fn own_ring(&mut self) -> Option<usize> {
         let rings = &self.program.rings;
         let mine: Vec<usize> =
@@ -246,7 +252,7 @@ impl Generator<'_> {
                 if doomed.is_empty() {
                     return Act::Spin(3);
                 }
-                Act::CloseRing(self.rng.pick(&doomed), self.rng.percent(50) || self.has("own-ring"))
+                Act::CloseRing(self.rng.pick(&doomed), self.rng.percent(50) || self.makes_rings())
             }
             82 if self.has("fork") => Act::Exec,
             76..82 if self.has("fork") => {
