@@ -528,15 +528,18 @@ static long now_ms(void) {
 /* Bug: a wait on a polled ring that returns is taken for a completion. Ends with 77 if no polled ring can read here. */
 static void polled_wait(void) {
     char path[] = "/var/tmp/planted-XXXXXX";
-    static char text[BLOCK] __attribute__((aligned(BLOCK)));
+    static char text[BLOCK] __attribute__((aligned(BLOCK))), behind[BLOCK] __attribute__((aligned(BLOCK)));
     int plain = mkstemp(path), fd = open(path, O_RDONLY | O_DIRECT);
     CHECK(plain >= 0 && write(plain, text, BLOCK) == BLOCK && unlink(path) == 0);
     CHECK(close(ring.fd) == 0 && ring_open_with(&ring, 8, 0, IORING_SETUP_IOPOLL) == 0);
     for (int round = 0; round < ROUNDS; round++) {
         on(IORING_OP_READ, round, fd, text, BLOCK);
         enter_well(0);
-        /* So that what is still in flight then is late, and by more than this program is ever held up. */
-        for (long until = now_ms() + 20; !ring_peek(&ring) && now_ms() < until; usleep(100))
+        /* A read that is in flight a good while after the device has done a later one is late by a fault: a slow device has
+         * delayed both, and no thread is held up that long. */
+        if (pread(fd, behind, BLOCK, 0) != BLOCK && fd >= 0)
+            fail(2, "plain read", 0);
+        for (long until = now_ms() + 200; !ring_peek(&ring) && now_ms() < until; usleep(100))
             ;
         long entered;
         do
