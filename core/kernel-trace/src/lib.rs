@@ -30,7 +30,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use anyring_engine::observe::trace::{self, Moment, Samples, comes_in, tell_of, tell_ring};
 use anyring_engine::os::sync::{AcrossFork, Mutex};
-use anyring_engine::os::{Fd, nr, user, vdso};
+use anyring_engine::os::{self, Fd, nr, user};
 use anyring_engine::tell_registration;
 use anyring_trace::event::{ENGINE_KERNEL, Entered, Kind, Registered};
 use linux_raw_sys::io_uring::{
@@ -133,9 +133,9 @@ fn register([first, opcode, argument, count, ..]: [usize; 6], kernel: impl FnOnc
         ring.look(When::Later);
     }
     drop(rings);
-    let began_ns = vdso::monotonic_ns();
+    let began_ns = os::monotonic_ns();
     let result = kernel();
-    let duration_ns = vdso::monotonic_ns() - began_ns;
+    let duration_ns = os::monotonic_ns() - began_ns;
     let mut rings = RINGS.lock();
     if result >= 0 {
         let opcode = opcode & !by_number;

@@ -479,7 +479,7 @@ pub fn pause(time_ns: u64) {
     let _ = futex_wait(&never, 0, Some(time_ns));
 }
 
-/// Returns the time of a clock in nanoseconds.
+/// Returns the time of a clock in nanoseconds, by a system call.
 pub fn clock_ns(clock: u32) -> u64 {
     let mut time = Timespec::default();
     // SAFETY: writes a time of ours.
@@ -487,11 +487,6 @@ pub fn clock_ns(clock: u32) -> u64 {
         unsafe { call(nr::__NR_clock_gettime, [clock as usize, &raw mut time as usize, 0, 0, 0, 0]) };
     debug_assert!(result.is_ok(), "only clocks that every kernel has");
     time.to_ns().unwrap_or(0)
-}
-
-/// Returns the monotonic clock in nanoseconds.
-pub fn monotonic_ns() -> u64 {
-    clock_ns(nr::CLOCK_MONOTONIC)
 }
 
 /// Calls `gettid(2)`.

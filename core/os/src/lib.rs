@@ -26,10 +26,13 @@ pub mod vdso;
 pub mod vdso {
     //! The simulated clock.
 
-    pub use super::monotonic_ns;
-
     /// Does nothing: the simulated clock needs no function of the kernel.
-    pub fn begin() {}
+    pub fn find_clock() {}
+
+    /// Returns the simulated monotonic clock in nanoseconds.
+    pub fn monotonic_ns() -> u64 {
+        super::clock_ns(super::nr::CLOCK_MONOTONIC)
+    }
 }
 
 pub use arch::guarded_copy;
@@ -48,6 +51,7 @@ pub use proc::{
 pub use same_file::{order_of_files, same_file};
 pub use signals::*;
 pub use sockets::{set_socket_option, socket_cookie, socket_option, socket_option_at};
+pub use vdso::monotonic_ns;
 
 use sync::atomic::AtomicU32;
 

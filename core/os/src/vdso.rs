@@ -1,20 +1,24 @@
 //! Calls `clock_gettime(2)` without a system call, by the function in the kernel's vDSO.
 //!
-//! The function is looked up once, in the ELF image whose address is in the auxiliary vector. If it is not found, the
+//! The function is looked up by the first thread of the engine that asks for the time again and again, in the ELF image whose address
+//! is in the auxiliary vector: a ring without such a thread does not pay for that. Until then, and if the function is not found, the
 //! system call is made.
 
 use core::ffi::CStr;
 use core::mem::size_of;
 
 use crate::sync::atomic::{AtomicPtr, Ordering};
-use crate::{Timespec, arch, nr, proc, user};
+use crate::{Timespec, arch, clock_ns, nr, proc, user};
 
 type ClockGettime = unsafe extern "C" fn(i32, *mut Timespec) -> i32;
 
 static FOUND: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Looks up the function.
-pub fn begin() {
+/// Looks up the function, unless that was found.
+pub fn find_clock() {
+    if !FOUND.load(Ordering::Relaxed).is_null() {
+        return;
+    }
     let Some(base) = base() else { return };
     // The program may have unmapped the image (valgrind does).
     if user::read::<u64>(base as u64).is_err() {
@@ -31,7 +35,7 @@ pub fn begin() {
 pub fn monotonic_ns() -> u64 {
     let function = FOUND.load(Ordering::Relaxed);
     if function.is_null() {
-        return crate::monotonic_ns();
+        return clock_ns(nr::CLOCK_MONOTONIC);
     }
     // SAFETY: the symbol with this name is a function of this type.
     let function: ClockGettime = unsafe { core::mem::transmute(function) };
@@ -39,7 +43,7 @@ pub fn monotonic_ns() -> u64 {
     // SAFETY: writes a time of ours.
     match unsafe { function(nr::CLOCK_MONOTONIC as i32, &raw mut time) } {
         0 => time.to_ns().unwrap_or(0),
-        _ => crate::monotonic_ns(),
+        _ => clock_ns(nr::CLOCK_MONOTONIC),
     }
 }
 

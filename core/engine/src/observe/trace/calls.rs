@@ -12,7 +12,7 @@ use crate::calls::register::call::{Argument, Register};
 use crate::calls::support::argument_of;
 use crate::observe::trace::{Samples, comes_in, counts, tell, tell_ring};
 use crate::os::host::Caller;
-use crate::os::{Fd, user, vdso};
+use crate::os::{self, Fd, user};
 use crate::ring::Core;
 use crate::ring::registry::look;
 use crate::ring::row::Table;
@@ -39,7 +39,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     let registered = call.flags & IORING_ENTER_REGISTERED_RING != 0;
     let ready = |core: &mut Core| (core.serial() as u32, core.queues().sq_pending());
     let (ring, sq_ready) = look(fd, registered, ready).unwrap_or((0, 0));
-    let began_ns = vdso::monotonic_ns();
+    let began_ns = os::monotonic_ns();
     let result = crate::observe::chaos::calls::enter(fd, call, caller);
     if let Some(counts) = counts::get() {
         counts.entered();
@@ -49,7 +49,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
         min_complete: call.min_complete,
         flags: call.flags,
         result: result.map_or_else(Errno::negated, |count| count as i32),
-        duration_ns: vdso::monotonic_ns() - began_ns,
+        duration_ns: os::monotonic_ns() - began_ns,
         sq_ready,
         cq_ready: look(fd, registered, |core| core.queues().cq_ready()).unwrap_or(0),
     };
@@ -61,7 +61,7 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
 pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
     let registered = call.opcode & Code::IORING_REGISTER_USE_REGISTERED_RING as u32 != 0;
     let ring = look(fd, registered, |core| core.serial() as u32).unwrap_or(0);
-    let began_ns = vdso::monotonic_ns();
+    let began_ns = os::monotonic_ns();
     let result = crate::observe::chaos::calls::register(fd, call);
     if let (Some(counts), Err(error)) = (counts::get(), result) {
         let flag = Code::IORING_REGISTER_USE_REGISTERED_RING as u32;
@@ -73,7 +73,7 @@ pub fn register(fd: Fd, call: &Register) -> Result<usize, Errno> {
         argument: call.argument,
         result: result.map_or_else(Errno::negated, |value| value as i32),
         reserved: 0,
-        duration_ns: vdso::monotonic_ns() - began_ns,
+        duration_ns: os::monotonic_ns() - began_ns,
     };
     tell_registration(ring, &body);
     result

@@ -67,7 +67,7 @@ fn tracer() -> Option<&'static Tracer> {
 pub fn attach(fd: Fd, engine: u32, program: &[u8], arguments: &[u8]) -> Result<(), Errno> {
     // SAFETY: never unmapped, and page-aligned.
     let buffer = os::map_whole(fd, |memory, length| unsafe { Buffer::open(memory, length) })?;
-    vdso::begin();
+    vdso::find_clock();
     PROCESS.store(os::number_in_proc(), Ordering::Relaxed);
     let tracer = Box::leak(Box::new(Tracer { engine, buffer, names: Names::default() }));
     let samples = Samples::of_program(program, arguments);
@@ -298,7 +298,7 @@ impl Moment {
 
     /// Returns the current time, in the calling thread.
     pub fn now() -> Moment {
-        Moment { time_ns: vdso::monotonic_ns(), thread: threads::number() }
+        Moment { time_ns: os::monotonic_ns(), thread: threads::number() }
     }
 
     /// Returns the nanoseconds from an earlier moment to this one.

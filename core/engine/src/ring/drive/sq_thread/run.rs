@@ -83,6 +83,7 @@ extern "C" fn run(ring: *mut c_void) {
     threads::begin(
         guard.as_ref().and_then(|core| core.drive.sq_thread.credentials).unwrap_or_else(credentials::common),
     );
+    os::vdso::find_clock();
     serve_ring(guard);
 }
 
