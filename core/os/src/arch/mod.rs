@@ -5,6 +5,8 @@
 mod aarch64;
 #[cfg(anyring_simulation)]
 mod simulated;
+#[cfg(not(anyring_simulation))]
+mod stub;
 #[cfg(all(target_arch = "x86_64", not(anyring_simulation)))]
 mod x86_64;
 
@@ -12,5 +14,7 @@ mod x86_64;
 pub use aarch64::*;
 #[cfg(anyring_simulation)]
 pub use simulated::*;
+#[cfg(not(anyring_simulation))]
+pub use stub::*;
 #[cfg(all(target_arch = "x86_64", not(anyring_simulation)))]
 pub use x86_64::*;
