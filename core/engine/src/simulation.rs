@@ -9,9 +9,8 @@ use crate::calls::fork;
 use crate::feature::futex::waits;
 use crate::os;
 use crate::process::{identity, threads};
-use crate::ring::Core;
 use crate::ring::drive::reactor;
-use crate::ring::{lifetime, registry};
+use crate::ring::{Core, lifetime, registry};
 
 /// Returns the number of rings that have not ended.
 pub fn rings() -> usize {

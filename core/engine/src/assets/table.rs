@@ -77,6 +77,18 @@ impl<T: Copy> Table<T> {
         core::mem::take(&mut self.slots).into_iter().flatten().collect()
     }
 
+    /// Checks that `count` slots from `first` on exist.
+    ///
+    /// # Errors
+    /// `EOVERFLOW`, `ENXIO` without a table, `EINVAL` for slots beyond it.
+    pub fn expect_slots(&self, first: u32, count: u32) -> Result<(), Errno> {
+        let end = first.checked_add(count).ok_or(Errno::EOVERFLOW)?;
+        if self.is_empty() {
+            return Err(Errno::ENXIO);
+        }
+        if end as usize > self.len() { Err(Errno::EINVAL) } else { Ok(()) }
+    }
+
     /// Returns the node in a slot, and its value.
     pub fn get(&self, slot: usize) -> Option<(NodeIndex, T)> {
         let node = (*self.slots.get(slot)?)?;

@@ -3,35 +3,30 @@
 use linux_raw_sys::io_uring::*;
 
 use crate::abi::Errno;
-use crate::calls::flag;
-use crate::calls::flag::Flag;
+use crate::calls::flag::Support::Partly;
+use crate::calls::flag::{self, Flag};
 use crate::feature::ring_fds;
 use crate::os::host::{self, Caller};
 use crate::os::{self, Fd, Timespec, user};
 use crate::request::version;
-use crate::ring::drive::caller::{self};
-use crate::ring::drive::leave;
-use crate::ring::drive::reactor;
+use crate::ring::drive::caller;
 use crate::ring::drive::timers::now_ns;
-use crate::ring::lookup;
-use crate::ring::{Core, CoreGuard, lifetime, live, registry};
+use crate::ring::drive::{leave, reactor};
+use crate::ring::{Core, CoreGuard, lifetime, live, lookup, registry};
 use crate::wait::limits::Limits;
 use crate::work;
 
 /// The flags of `enter`, and whether the engine has them.
-pub static FLAG_TABLE: [Flag; 8] = [
-    Flag::yes(IORING_ENTER_GETEVENTS, "IORING_ENTER_GETEVENTS"),
-    Flag::yes(IORING_ENTER_SQ_WAKEUP, "IORING_ENTER_SQ_WAKEUP"),
-    Flag::yes(IORING_ENTER_SQ_WAIT, "IORING_ENTER_SQ_WAIT"),
-    Flag::yes(IORING_ENTER_EXT_ARG, "IORING_ENTER_EXT_ARG"),
-    Flag::yes(IORING_ENTER_REGISTERED_RING, "IORING_ENTER_REGISTERED_RING"),
-    Flag::yes(IORING_ENTER_ABS_TIMER, "IORING_ENTER_ABS_TIMER"),
-    Flag::yes(IORING_ENTER_EXT_ARG_REG, "IORING_ENTER_EXT_ARG_REG"),
-    Flag::partly(
-        IORING_ENTER_NO_IOWAIT,
-        "IORING_ENTER_NO_IOWAIT",
-        "accepted, and without effect: no wait of the user engine counts as waiting for I/O",
-    ),
+pub static FLAG_TABLE: [Flag; 8] = flag::table![
+    IORING_ENTER_GETEVENTS,
+    IORING_ENTER_SQ_WAKEUP,
+    IORING_ENTER_SQ_WAIT,
+    IORING_ENTER_EXT_ARG,
+    IORING_ENTER_REGISTERED_RING,
+    IORING_ENTER_ABS_TIMER,
+    IORING_ENTER_EXT_ARG_REG,
+    IORING_ENTER_NO_IOWAIT =
+        Partly("accepted, and without effect: no wait of the user engine counts as waiting for I/O"),
 ];
 
 /// `IORING_ENTER_*` that the engine has.
@@ -99,7 +94,7 @@ pub fn enter_changed(
     let Some(core) = guard.as_mut() else { return Err(Errno::EBADF) };
     let call = &change(core)?;
     core.life_mut().call();
-    if core.is_shared() {
+    if core.shared().is_some() {
         core.unshare_if_alone();
         core.join();
     }
@@ -244,7 +239,7 @@ impl Core {
     /// True if enough completions are there, and the call may return without asking epoll. Counts such returns.
     #[inline(always)]
     fn skip_epoll(&mut self, call: &Enter) -> bool {
-        if self.reactor_gives_way(call.min_complete) || self.queues().cq_ready() < call.min_complete {
+        if self.drive().reactor_gives_way(call.min_complete) || self.queues().cq_ready() < call.min_complete {
             return false;
         }
         if self.readiness().waiting() == 0 && !self.zero_copy().is_waiting() {
@@ -384,7 +379,7 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
             return if core.queues().cq_ready() >= wanted { Ok(()) } else { Err(errno) };
         }
     };
-    if core.reactor_gives_way(wanted) {
+    if core.drive().reactor_gives_way(wanted) {
         reactor::release(core);
     }
     core.drive_mut().fetched_at_once = core.most_fetched(wanted);

@@ -29,22 +29,20 @@ pub struct Flag {
     pub support: Support,
 }
 
-impl Flag {
-    /// Makes a flag that the engine supports.
-    pub const fn yes(bit: u32, name: &'static str) -> Flag {
-        Flag { bit, name, support: Support::Yes }
-    }
-
-    /// Makes a flag that the engine supports with limits.
-    pub const fn partly(bit: u32, name: &'static str, limits: &'static str) -> Flag {
-        Flag { bit, name, support: Support::Partly(limits) }
-    }
-
-    /// Makes a flag that the engine does not support.
-    pub const fn no(bit: u32, name: &'static str, reason: &'static str) -> Flag {
-        Flag { bit, name, support: Support::No(reason) }
-    }
+/// Makes a table of flags by their names; `= SUPPORT` follows those that the engine does not support fully.
+macro_rules! table {
+    ($($name:ident $(= $support:expr)?),* $(,)?) => {
+        [$($crate::calls::flag::Flag {
+            bit: $name,
+            name: stringify!($name),
+            support: $crate::calls::flag::table!(@ $($support)?),
+        }),*]
+    };
+    (@) => { $crate::calls::flag::Support::Yes };
+    (@ $support:expr) => { $support };
 }
+
+pub(crate) use table;
 
 /// Returns the bits of a table that the engine supports, fully or partly.
 pub const fn mask(table: &[Flag]) -> u32 {

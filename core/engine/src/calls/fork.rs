@@ -11,10 +11,8 @@ use crate::observe::{chaos, trace};
 use crate::os::limits;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::process::{credentials, family, identity, nonblocking, threads};
-use crate::ring::Ring;
 use crate::ring::drive::{reactor, stand_in};
-use crate::ring::watches;
-use crate::ring::{lifetime, registry};
+use crate::ring::{Ring, lifetime, registry, watches};
 use crate::work::{interrupt, pool, reporter};
 
 /// The locks below a ring's, in the order in which they are taken.

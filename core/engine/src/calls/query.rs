@@ -7,10 +7,8 @@ use crate::abi::layout::CQES_OFFSET;
 use crate::abi::{Errno, KNOWN_SQE_FLAGS};
 use crate::calls::register::call::Register;
 use crate::calls::{enter, setup};
-use crate::feature::zero_copy_receive::register;
-use crate::feature::zero_copy_receive::{Event, HEADER};
-use crate::os::pages;
-use crate::os::user;
+use crate::feature::zero_copy_receive::{Event, HEADER, register};
+use crate::os::{pages, user};
 use crate::request::version::{self, Abi};
 
 /// The query for operations and flags (`IO_URING_QUERY_OPCODES`).

@@ -2,7 +2,6 @@
 //! changes is in `assets/` and `ring/`.
 
 pub mod call;
-pub mod rsrc;
 
 use anyring_chaos_plan::{Fault, Faults};
 use linux_raw_sys::io_uring::io_uring_register_op as Code;
@@ -13,7 +12,6 @@ use crate::abi::{
 };
 use crate::calls::register::call::{Argument, Register};
 use crate::calls::{probe, query};
-use crate::feature::buffers::clone;
 use crate::feature::buffers::register as buffers;
 use crate::feature::busy_poll::register as napi;
 use crate::feature::eventfd::register as eventfd;
@@ -105,14 +103,17 @@ pub struct Row {
 }
 
 impl Row {
-    const fn new(code: Code, name: &'static str, takes: Takes, carry: Carry) -> Row {
-        Row::numbered(code as u32, name, takes, carry)
-    }
-
-    const fn numbered(code: u32, name: &'static str, takes: Takes, carry: Carry) -> Row {
+    const fn new(code: u32, name: &'static str, takes: Takes, carry: Carry) -> Row {
         let (limits, argument, faults) = ("", None, Faults::NONE);
         Row { code, name, names: Names::Ring, takes, carry, limits, argument, faults }
     }
+}
+
+/// Makes the row of a registration by its name.
+macro_rules! row {
+    ($code:ident, $takes:expr, $carry:expr) => {
+        Row::new($code as u32, stringify!($code), $takes, $carry)
+    };
 }
 
 columns! { Row:
@@ -130,6 +131,8 @@ const UNPINNED: &str = "memory is not pinned: it does not count against RLIMIT_M
 
 const COPIES: &str = "all data is copied, and the interface's queue is not configured; the area cannot be a DMA buffer, cannot have larger pages, and is not pinned; \
                       only the ring that registered it can map a refill ring in the ring's own memory";
+const ONE_PROCESS: &str = "an exported queue can be imported in the same process only; \
+                           no second area (`ZCRX_CTRL_ADD_AREA` comes with Linux 7.3)";
 const BOUNDED_ONLY: &str = "applies to all rings of the process; does not limit work that may take for ever, most of which the \
                             kernel does without threads";
 const OF_PROCESS: &str = "without a ring, it applies to all rings of the process and of children that it forks, not to one thread, \
@@ -141,233 +144,101 @@ pub static TABLE: [Row; IORING_REGISTER_LAST as usize] = ROWS;
 const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
     use Argument::{Descriptors, Many, Vectors};
     use Carry::{Descriptor, Guard, Ring, RingOrProcess, Unlocked};
+    use Code::*;
     use Fault::{RegisterBusy, RegisterNoMemory};
     use Takes::{Address, Any, Nothing, One};
     [
-        Row::new(Code::IORING_REGISTER_BUFFERS, "IORING_REGISTER_BUFFERS", Any, Ring(buffers::register_buffers))
+        row!(IORING_REGISTER_BUFFERS, Any, Ring(buffers::register_buffers))
             .argument(Vectors)
             .faults(&[RegisterNoMemory])
             .limits(UNPINNED),
-        Row::new(
-            Code::IORING_UNREGISTER_BUFFERS,
-            "IORING_UNREGISTER_BUFFERS",
-            Nothing,
-            Ring(|core, _| core.unregister_buffers()),
-        ),
-        Row::new(Code::IORING_REGISTER_FILES, "IORING_REGISTER_FILES", Any, Ring(files::register_files))
+        row!(IORING_UNREGISTER_BUFFERS, Nothing, Ring(buffers::unregister_buffers)),
+        row!(IORING_REGISTER_FILES, Any, Ring(files::register_files))
             .argument(Descriptors)
             .faults(&[RegisterNoMemory]),
-        Row::new(
-            Code::IORING_UNREGISTER_FILES,
-            "IORING_UNREGISTER_FILES",
-            Nothing,
-            Ring(|core, _| core.unregister_files()),
-        ),
-        Row::new(Code::IORING_REGISTER_EVENTFD, "IORING_REGISTER_EVENTFD", Any, Ring(eventfd::register))
-            .argument(Descriptors),
-        Row::new(
-            Code::IORING_UNREGISTER_EVENTFD,
-            "IORING_UNREGISTER_EVENTFD",
-            Nothing,
-            Ring(eventfd::unregister),
-        ),
-        Row::new(
-            Code::IORING_REGISTER_FILES_UPDATE,
-            "IORING_REGISTER_FILES_UPDATE",
+        row!(IORING_UNREGISTER_FILES, Nothing, Ring(files::unregister_files)),
+        row!(IORING_REGISTER_EVENTFD, Any, Ring(eventfd::register)).argument(Descriptors),
+        row!(IORING_UNREGISTER_EVENTFD, Nothing, Ring(eventfd::unregister)),
+        row!(IORING_REGISTER_FILES_UPDATE, Any, Ring(files::update_files))
+            .argument(Argument::One(structures::FILES_UPDATE)),
+        row!(IORING_REGISTER_EVENTFD_ASYNC, Any, Ring(eventfd::register_async)).argument(Descriptors),
+        row!(IORING_REGISTER_PROBE, Any, Unlocked(probe)),
+        row!(IORING_REGISTER_PERSONALITY, Nothing, Ring(personalities::register)).faults(&[RegisterNoMemory]),
+        row!(IORING_UNREGISTER_PERSONALITY, Any, Ring(personalities::unregister)),
+        row!(
+            IORING_REGISTER_RESTRICTIONS,
             Any,
-            Ring(files::update_files),
-        )
-        .argument(Argument::One(structures::FILES_UPDATE)),
-        Row::new(
-            Code::IORING_REGISTER_EVENTFD_ASYNC,
-            "IORING_REGISTER_EVENTFD_ASYNC",
-            Any,
-            Ring(eventfd::register_async),
-        )
-        .argument(Descriptors),
-        Row::new(Code::IORING_REGISTER_PROBE, "IORING_REGISTER_PROBE", Any, Unlocked(probe)),
-        Row::new(
-            Code::IORING_REGISTER_PERSONALITY,
-            "IORING_REGISTER_PERSONALITY",
-            Nothing,
-            Ring(personalities::register),
-        )
-        .faults(&[RegisterNoMemory]),
-        Row::new(
-            Code::IORING_UNREGISTER_PERSONALITY,
-            "IORING_UNREGISTER_PERSONALITY",
-            Any,
-            Ring(personalities::unregister),
-        ),
-        Row::new(
-            Code::IORING_REGISTER_RESTRICTIONS,
-            "IORING_REGISTER_RESTRICTIONS",
-            Any,
-            RingOrProcess(restrictions::register, restrictions::register_for_process),
+            RingOrProcess(restrictions::register, restrictions::register_for_process)
         )
         .limits(OF_PROCESS),
-        Row::new(
-            Code::IORING_REGISTER_ENABLE_RINGS,
-            "IORING_REGISTER_ENABLE_RINGS",
-            Nothing,
-            Ring(|core, _| core.enable().map(|()| 0)),
-        ),
-        Row::new(Code::IORING_REGISTER_FILES2, "IORING_REGISTER_FILES2", Any, Ring(files::register_files2))
+        row!(IORING_REGISTER_ENABLE_RINGS, Nothing, Ring(|core, _| core.enable().map(|()| 0))),
+        row!(IORING_REGISTER_FILES2, Any, Ring(files::register_files2))
             .argument(Argument::One(structures::RESOURCES))
             .faults(&[RegisterNoMemory]),
-        Row::new(
-            Code::IORING_REGISTER_FILES_UPDATE2,
-            "IORING_REGISTER_FILES_UPDATE2",
-            Any,
-            Ring(files::update_files2),
-        )
-        .argument(Argument::One(structures::RESOURCES_UPDATE)),
-        Row::new(
-            Code::IORING_REGISTER_BUFFERS2,
-            "IORING_REGISTER_BUFFERS2",
-            Any,
-            Ring(buffers::register_buffers2),
-        )
-        .argument(Argument::One(structures::RESOURCES))
-        .faults(&[RegisterNoMemory])
-        .limits(UNPINNED),
-        Row::new(
-            Code::IORING_REGISTER_BUFFERS_UPDATE,
-            "IORING_REGISTER_BUFFERS_UPDATE",
-            Any,
-            Ring(buffers::update_buffers),
-        )
-        .argument(Argument::One(structures::RESOURCES_UPDATE))
-        .limits(UNPINNED),
-        Row::new(Code::IORING_REGISTER_IOWQ_AFF, "IORING_REGISTER_IOWQ_AFF", Any, Unlocked(workers::bind))
+        row!(IORING_REGISTER_FILES_UPDATE2, Any, Ring(files::update_files2))
+            .argument(Argument::One(structures::RESOURCES_UPDATE)),
+        row!(IORING_REGISTER_BUFFERS2, Any, Ring(buffers::register_buffers2))
+            .argument(Argument::One(structures::RESOURCES))
+            .faults(&[RegisterNoMemory])
+            .limits(UNPINNED),
+        row!(IORING_REGISTER_BUFFERS_UPDATE, Any, Ring(buffers::update_buffers))
+            .argument(Argument::One(structures::RESOURCES_UPDATE))
+            .limits(UNPINNED),
+        row!(IORING_REGISTER_IOWQ_AFF, Any, Unlocked(workers::bind))
             .limits("applies to the workers of all rings of the process"),
-        Row::new(
-            Code::IORING_UNREGISTER_IOWQ_AFF,
-            "IORING_UNREGISTER_IOWQ_AFF",
-            Nothing,
-            Unlocked(workers::release),
-        ),
-        Row::new(
-            Code::IORING_REGISTER_IOWQ_MAX_WORKERS,
-            "IORING_REGISTER_IOWQ_MAX_WORKERS",
-            Any,
-            Unlocked(workers::limit),
-        )
-        .argument(Argument::One(structures::WORKERS))
-        .limits(BOUNDED_ONLY),
+        row!(IORING_UNREGISTER_IOWQ_AFF, Nothing, Unlocked(workers::release)),
+        row!(IORING_REGISTER_IOWQ_MAX_WORKERS, Any, Unlocked(workers::limit))
+            .argument(Argument::One(structures::WORKERS))
+            .limits(BOUNDED_ONLY),
         // The next two lock other rings.
-        Row::new(
-            Code::IORING_REGISTER_RING_FDS,
-            "IORING_REGISTER_RING_FDS",
-            Any,
-            Unlocked(ring_fds::register),
-        )
-        .argument(Many(structures::FILES_UPDATE))
-        .faults(&[RegisterBusy]),
-        Row::new(
-            Code::IORING_UNREGISTER_RING_FDS,
-            "IORING_UNREGISTER_RING_FDS",
-            Any,
-            Unlocked(ring_fds::unregister),
-        )
-        .argument(Many(structures::FILES_UPDATE)),
-        Row::new(
-            Code::IORING_REGISTER_PBUF_RING,
-            "IORING_REGISTER_PBUF_RING",
+        row!(IORING_REGISTER_RING_FDS, Any, Unlocked(ring_fds::register))
+            .argument(Many(structures::FILES_UPDATE))
+            .faults(&[RegisterBusy]),
+        row!(IORING_UNREGISTER_RING_FDS, Any, Unlocked(ring_fds::unregister))
+            .argument(Many(structures::FILES_UPDATE)),
+        row!(IORING_REGISTER_PBUF_RING, One, Descriptor(buffer_rings::register))
+            .argument(Argument::One(structures::BUFFER_RING))
+            .faults(&[RegisterNoMemory]),
+        row!(IORING_UNREGISTER_PBUF_RING, One, Ring(buffer_rings::unregister))
+            .argument(Argument::One(structures::BUFFER_RING)),
+        row!(
+            IORING_REGISTER_SYNC_CANCEL,
             One,
-            Descriptor(buffer_rings::register),
-        )
-        .argument(Argument::One(structures::BUFFER_RING))
-        .faults(&[RegisterNoMemory]),
-        Row::new(
-            Code::IORING_UNREGISTER_PBUF_RING,
-            "IORING_UNREGISTER_PBUF_RING",
-            One,
-            Ring(buffer_rings::unregister),
-        )
-        .argument(Argument::One(structures::BUFFER_RING)),
-        Row::new(
-            Code::IORING_REGISTER_SYNC_CANCEL,
-            "IORING_REGISTER_SYNC_CANCEL",
-            One,
-            Guard(|guard, serial, call| cancel::sync_cancel(guard, serial, call.argument)),
+            Guard(|guard, serial, call| cancel::sync_cancel(guard, serial, call.argument))
         )
         .argument(Argument::One(structures::CANCEL)),
-        Row::new(
-            Code::IORING_REGISTER_FILE_ALLOC_RANGE,
-            "IORING_REGISTER_FILE_ALLOC_RANGE",
-            Address,
-            Ring(files::set_file_alloc_range),
-        )
-        .argument(Argument::One(structures::FILE_RANGE)),
-        Row::new(
-            Code::IORING_REGISTER_PBUF_STATUS,
-            "IORING_REGISTER_PBUF_STATUS",
-            One,
-            Ring(buffer_rings::status),
-        )
-        .argument(Argument::One(structures::BUFFER_STATUS)),
-        Row::new(Code::IORING_REGISTER_NAPI, "IORING_REGISTER_NAPI", One, Ring(napi::register))
+        row!(IORING_REGISTER_FILE_ALLOC_RANGE, Address, Ring(files::set_file_alloc_range))
+            .argument(Argument::One(structures::FILE_RANGE)),
+        row!(IORING_REGISTER_PBUF_STATUS, One, Ring(buffer_rings::status))
+            .argument(Argument::One(structures::BUFFER_STATUS)),
+        row!(IORING_REGISTER_NAPI, One, Ring(napi::register))
             .limits("by epoll, from Linux 6.9 on; a list of devices that the program names is not supported"),
-        Row::new(Code::IORING_UNREGISTER_NAPI, "IORING_UNREGISTER_NAPI", Any, Ring(napi::unregister)),
-        Row::new(
-            Code::IORING_REGISTER_CLOCK,
-            "IORING_REGISTER_CLOCK",
-            Address,
-            Ring(|core, call| core.set_clock(call)),
-        )
-        .argument(Argument::One(structures::CLOCK)),
-        Row::new(
-            Code::IORING_REGISTER_CLONE_BUFFERS,
-            "IORING_REGISTER_CLONE_BUFFERS",
+        row!(IORING_UNREGISTER_NAPI, Any, Ring(napi::unregister)),
+        row!(IORING_REGISTER_CLOCK, Address, Ring(|core, call| core.set_clock(call)))
+            .argument(Argument::One(structures::CLOCK)),
+        row!(IORING_REGISTER_CLONE_BUFFERS, One, Guard(buffers::clone_buffers))
+            .faults(&[RegisterNoMemory, RegisterBusy]),
+        row!(IORING_REGISTER_SEND_MSG_RING, One, Unlocked(|call| messages::send_without_ring(call.argument)))
+            .names(Names::None),
+        row!(IORING_REGISTER_ZCRX_IFQ, One, Descriptor(receive_queues::register))
+            .argument(Argument::One(structures::RECEIVE_QUEUE))
+            .faults(&[RegisterNoMemory])
+            .limits(COPIES),
+        row!(
+            IORING_REGISTER_RESIZE_RINGS,
             One,
-            Guard(clone::clone_buffers),
-        )
-        .faults(&[RegisterNoMemory, RegisterBusy]),
-        Row::new(
-            Code::IORING_REGISTER_SEND_MSG_RING,
-            "IORING_REGISTER_SEND_MSG_RING",
-            One,
-            Unlocked(|call| messages::send_without_ring(call.argument)),
-        )
-        .names(Names::None),
-        Row::new(
-            Code::IORING_REGISTER_ZCRX_IFQ,
-            "IORING_REGISTER_ZCRX_IFQ",
-            One,
-            Descriptor(receive_queues::register),
-        )
-        .argument(Argument::One(structures::RECEIVE_QUEUE))
-        .faults(&[RegisterNoMemory])
-        .limits(COPIES),
-        Row::new(
-            Code::IORING_REGISTER_RESIZE_RINGS,
-            "IORING_REGISTER_RESIZE_RINGS",
-            One,
-            Descriptor(|core, fd, call| resize::resize(core, fd, call.argument)),
+            Descriptor(|core, fd, call| resize::resize(core, fd, call.argument))
         )
         .faults(&[RegisterNoMemory]),
-        Row::new(
-            Code::IORING_REGISTER_MEM_REGION,
-            "IORING_REGISTER_MEM_REGION",
-            One,
-            Descriptor(region::register),
-        ),
-        Row::numbered(IORING_REGISTER_QUERY, "IORING_REGISTER_QUERY", Any, Unlocked(query::query))
-            .names(Names::Either),
-        Row::numbered(
-            IORING_REGISTER_ZCRX_CTRL,
-            "IORING_REGISTER_ZCRX_CTRL",
-            Any,
-            Ring(receive_queues::control),
-        )
-        .argument(Argument::One(structures::RECEIVE_QUEUE_CONTROL))
-        .limits("an exported queue can be imported in the same process only; no second area (`ZCRX_CTRL_ADD_AREA` comes with Linux 7.3)"),
-        Row::numbered(
+        row!(IORING_REGISTER_MEM_REGION, One, Descriptor(region::register)),
+        row!(IORING_REGISTER_QUERY, Any, Unlocked(query::query)).names(Names::Either),
+        row!(IORING_REGISTER_ZCRX_CTRL, Any, Ring(receive_queues::control))
+            .argument(Argument::One(structures::RECEIVE_QUEUE_CONTROL))
+            .limits(ONE_PROCESS),
+        row!(
             IORING_REGISTER_BPF_FILTER,
-            "IORING_REGISTER_BPF_FILTER",
             Any,
-            RingOrProcess(restrictions::register_filter, restrictions::register_filter_for_process),
+            RingOrProcess(restrictions::register_filter, restrictions::register_filter_for_process)
         )
         .limits(OF_PROCESS),
     ]

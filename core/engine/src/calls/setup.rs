@@ -5,8 +5,10 @@ use linux_raw_sys::io_uring::*;
 use crate::abi::layout::Layout;
 use crate::abi::{Errno, IORING_SETUP_CQE_MIXED, IORING_SETUP_SQ_REWIND, IORING_SETUP_SQE_MIXED};
 use crate::assets::notes;
-use crate::calls::flag;
-use crate::calls::flag::Flag;
+use crate::calls::flag::{
+    self, Flag,
+    Support::{No, Partly},
+};
 use crate::feature::ring_fds::register;
 use crate::ops;
 use crate::os::host::Caller;
@@ -20,65 +22,58 @@ use crate::ring::row::Table;
 use crate::ring::{Core, lifetime, live, registry};
 
 /// The setup flags, and how far the engine supports them.
-pub static FLAG_TABLE: [Flag; 21] = [
-    Flag::partly(
-        IORING_SETUP_IOPOLL,
-        "IORING_SETUP_IOPOLL",
-        "no device is polled: transfers with O_DIRECT on storage are done in the ordinary way, other files fail with `EOPNOTSUPP`",
+pub static FLAG_TABLE: [Flag; 21] = flag::table![
+    IORING_SETUP_IOPOLL = Partly(
+        "no device is polled: transfers with O_DIRECT on storage are done in the ordinary way, other files fail with `EOPNOTSUPP`"
     ),
-    Flag::yes(IORING_SETUP_SQPOLL, "IORING_SETUP_SQPOLL"),
-    Flag::yes(IORING_SETUP_SQ_AFF, "IORING_SETUP_SQ_AFF"),
-    Flag::yes(IORING_SETUP_CQSIZE, "IORING_SETUP_CQSIZE"),
-    Flag::yes(IORING_SETUP_CLAMP, "IORING_SETUP_CLAMP"),
-    Flag::partly(
-        IORING_SETUP_ATTACH_WQ,
-        "IORING_SETUP_ATTACH_WQ",
-        "the argument is checked; all rings of a process share workers in any case",
+    IORING_SETUP_SQPOLL,
+    IORING_SETUP_SQ_AFF,
+    IORING_SETUP_CQSIZE,
+    IORING_SETUP_CLAMP,
+    IORING_SETUP_ATTACH_WQ =
+        Partly("the argument is checked; all rings of a process share workers in any case"),
+    IORING_SETUP_R_DISABLED,
+    IORING_SETUP_SUBMIT_ALL,
+    IORING_SETUP_COOP_TASKRUN,
+    IORING_SETUP_TASKRUN_FLAG,
+    IORING_SETUP_SQE128,
+    IORING_SETUP_CQE32,
+    IORING_SETUP_SINGLE_ISSUER,
+    IORING_SETUP_DEFER_TASKRUN,
+    IORING_SETUP_NO_MMAP = Partly(
+        "private pages are not pinned: if the program unmaps them while the ring is in use, completions are lost"
     ),
-    Flag::yes(IORING_SETUP_R_DISABLED, "IORING_SETUP_R_DISABLED"),
-    Flag::yes(IORING_SETUP_SUBMIT_ALL, "IORING_SETUP_SUBMIT_ALL"),
-    Flag::yes(IORING_SETUP_COOP_TASKRUN, "IORING_SETUP_COOP_TASKRUN"),
-    Flag::yes(IORING_SETUP_TASKRUN_FLAG, "IORING_SETUP_TASKRUN_FLAG"),
-    Flag::yes(IORING_SETUP_SQE128, "IORING_SETUP_SQE128"),
-    Flag::yes(IORING_SETUP_CQE32, "IORING_SETUP_CQE32"),
-    Flag::yes(IORING_SETUP_SINGLE_ISSUER, "IORING_SETUP_SINGLE_ISSUER"),
-    Flag::yes(IORING_SETUP_DEFER_TASKRUN, "IORING_SETUP_DEFER_TASKRUN"),
-    Flag::partly(
-        IORING_SETUP_NO_MMAP,
-        "IORING_SETUP_NO_MMAP",
-        "private pages are not pinned: if the program unmaps them while the ring is in use, completions are lost",
-    ),
-    Flag::yes(IORING_SETUP_REGISTERED_FD_ONLY, "IORING_SETUP_REGISTERED_FD_ONLY"),
-    Flag::yes(IORING_SETUP_NO_SQARRAY, "IORING_SETUP_NO_SQARRAY"),
-    Flag::partly(IORING_SETUP_HYBRID_IOPOLL, "IORING_SETUP_HYBRID_IOPOLL", "as IOPOLL"),
-    Flag::yes(IORING_SETUP_CQE_MIXED, "IORING_SETUP_CQE_MIXED"),
-    Flag::yes(IORING_SETUP_SQE_MIXED, "IORING_SETUP_SQE_MIXED"),
-    Flag::yes(IORING_SETUP_SQ_REWIND, "IORING_SETUP_SQ_REWIND"),
+    IORING_SETUP_REGISTERED_FD_ONLY,
+    IORING_SETUP_NO_SQARRAY,
+    IORING_SETUP_HYBRID_IOPOLL = Partly("as IOPOLL"),
+    IORING_SETUP_CQE_MIXED,
+    IORING_SETUP_SQE_MIXED,
+    IORING_SETUP_SQ_REWIND,
 ];
 
 /// Setup flags that the engine supports.
 pub const FLAGS: u32 = flag::mask(&FLAG_TABLE);
 
 /// The features, and how far the engine supports them.
-pub static FEATURE_TABLE: [Flag; 18] = [
-    Flag::yes(IORING_FEAT_SINGLE_MMAP, "IORING_FEAT_SINGLE_MMAP"),
-    Flag::yes(IORING_FEAT_NODROP, "IORING_FEAT_NODROP"),
-    Flag::yes(IORING_FEAT_SUBMIT_STABLE, "IORING_FEAT_SUBMIT_STABLE"),
-    Flag::yes(IORING_FEAT_RW_CUR_POS, "IORING_FEAT_RW_CUR_POS"),
-    Flag::yes(IORING_FEAT_CUR_PERSONALITY, "IORING_FEAT_CUR_PERSONALITY"),
-    Flag::yes(IORING_FEAT_FAST_POLL, "IORING_FEAT_FAST_POLL"),
-    Flag::yes(IORING_FEAT_POLL_32BITS, "IORING_FEAT_POLL_32BITS"),
-    Flag::yes(IORING_FEAT_SQPOLL_NONFIXED, "IORING_FEAT_SQPOLL_NONFIXED"),
-    Flag::yes(IORING_FEAT_EXT_ARG, "IORING_FEAT_EXT_ARG"),
-    Flag::yes(IORING_FEAT_NATIVE_WORKERS, "IORING_FEAT_NATIVE_WORKERS"),
-    Flag::yes(IORING_FEAT_RSRC_TAGS, "IORING_FEAT_RSRC_TAGS"),
-    Flag::yes(IORING_FEAT_CQE_SKIP, "IORING_FEAT_CQE_SKIP"),
-    Flag::yes(IORING_FEAT_LINKED_FILE, "IORING_FEAT_LINKED_FILE"),
-    Flag::yes(IORING_FEAT_REG_REG_RING, "IORING_FEAT_REG_REG_RING"),
-    Flag::yes(IORING_FEAT_RECVSEND_BUNDLE, "IORING_FEAT_RECVSEND_BUNDLE"),
-    Flag::yes(IORING_FEAT_MIN_TIMEOUT, "IORING_FEAT_MIN_TIMEOUT"),
-    Flag::no(IORING_FEAT_RW_ATTR, "IORING_FEAT_RW_ATTR", "no system call carries protection information"),
-    Flag::yes(IORING_FEAT_NO_IOWAIT, "IORING_FEAT_NO_IOWAIT"),
+pub static FEATURE_TABLE: [Flag; 18] = flag::table![
+    IORING_FEAT_SINGLE_MMAP,
+    IORING_FEAT_NODROP,
+    IORING_FEAT_SUBMIT_STABLE,
+    IORING_FEAT_RW_CUR_POS,
+    IORING_FEAT_CUR_PERSONALITY,
+    IORING_FEAT_FAST_POLL,
+    IORING_FEAT_POLL_32BITS,
+    IORING_FEAT_SQPOLL_NONFIXED,
+    IORING_FEAT_EXT_ARG,
+    IORING_FEAT_NATIVE_WORKERS,
+    IORING_FEAT_RSRC_TAGS,
+    IORING_FEAT_CQE_SKIP,
+    IORING_FEAT_LINKED_FILE,
+    IORING_FEAT_REG_REG_RING,
+    IORING_FEAT_RECVSEND_BUNDLE,
+    IORING_FEAT_MIN_TIMEOUT,
+    IORING_FEAT_RW_ATTR = No("no system call carries protection information"),
+    IORING_FEAT_NO_IOWAIT,
 ];
 
 /// Features that the engine supports.
@@ -201,7 +196,7 @@ fn install(
     let identity = os::identity(fd)?;
     reactor::set_entry(reactor::run::run);
     let (ring, serial) = registry::vacant();
-    ring.begin_life(serial);
+    ring.begin(serial);
     for (word, value) in ring.file.iter().zip([identity.device, identity.inode]) {
         word.store(value, Ordering::Relaxed);
     }

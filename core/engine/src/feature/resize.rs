@@ -5,9 +5,8 @@ use linux_raw_sys::io_uring::{
     IORING_SETUP_NO_MMAP, IORING_SETUP_NO_SQARRAY, IORING_SETUP_SQE128, io_uring_params,
 };
 
-use crate::abi::IORING_SETUP_SQE_MIXED;
 use crate::abi::layout::Layout;
-use crate::abi::{Errno, IORING_SETUP_CQE_MIXED};
+use crate::abi::{Errno, IORING_SETUP_CQE_MIXED, IORING_SETUP_SQE_MIXED};
 use crate::os::{self, Fd, user};
 use crate::queue::{RingMemory, Source};
 use crate::ring::Core;

@@ -1,8 +1,12 @@
 //! Calls of the program that change credentials.
 
-use crate::process::credentials;
+use crate::feature::futex::waits;
+use crate::os;
+use crate::process::{credentials, threads};
+use crate::ring::drive::{reactor, sq_thread};
+use crate::work::{pool, reporter};
+
 pub use crate::process::credentials::Reach;
-use crate::work::renewal;
 
 /// A change of credentials under way, between [`Change::begin`] before the call and [`Change::end`].
 pub struct Change(credentials::Change);
@@ -18,7 +22,25 @@ impl Change {
     /// credentials that the process gave up.
     pub fn end(self) {
         if self.0.end() {
-            renewal::renew();
+            renew();
         }
     }
+}
+
+/// Replaces the engine's threads after the process's credentials have changed. Threads with the old credentials end, and the calling thread
+/// clones those that are needed. Returns when all threads are gone that were not busy; the others end as soon as they have done what was
+/// submitted with the old credentials.
+fn renew() {
+    if threads::are_none() {
+        return;
+    }
+    let until_ns = os::monotonic_ns() + threads::PATIENCE_NS;
+    threads::wait_for_beginners();
+    pool::dismiss();
+    waits::dismiss();
+    sq_thread::renew(until_ns);
+    reactor::renew(until_ns);
+    reporter::renew(until_ns);
+    threads::wait(until_ns, || pool::are_dismissed() && waits::are_dismissed());
+    threads::wait_for_leavers(until_ns);
 }

@@ -5,11 +5,10 @@ use linux_raw_sys::general::{__NR_epoll_pwait, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPO
 use crate::abi::{Errno, Sqe, names};
 use crate::os::{self, EpollEvent, Fd, user};
 use crate::request::data::OpData;
-use crate::request::field::Field;
+use crate::request::field::{Field, Unused};
 use crate::request::op::{Caps, Code};
 use crate::request::shown::{Kind, When, arg};
 use crate::request::structures;
-use crate::request::unused::Unused;
 use crate::ring::drive::stand_in;
 use crate::ring::row::{Outcome, Row, prep_address};
 use crate::ring::{Attempt, registry};

@@ -73,7 +73,7 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
     if sqe.op_flags & IORING_NOP_FILE != 0 && !cx.file().is_ok_and(os::is_open) {
         return Errno::EBADF.into();
     }
-    if sqe.op_flags & IORING_NOP_FIXED_BUFFER != 0 && cx.ring.buffers().get(sqe.buf_index).is_none() {
+    if sqe.op_flags & IORING_NOP_FIXED_BUFFER != 0 && cx.ring.buffers().node(sqe.buf_index).is_err() {
         return Errno::EFAULT.into();
     }
     let injected = if sqe.op_flags & IORING_NOP_INJECT_RESULT != 0 { sqe.len as i32 } else { 0 };

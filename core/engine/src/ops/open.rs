@@ -22,68 +22,56 @@ use crate::ops::paths;
 use crate::os::user::{self, Path};
 use crate::os::{self, Fd, nr};
 use crate::request::data::{OpData, Open};
-use crate::request::field::Field;
+use crate::request::field::{Field, Unused};
 use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Kind, When, arg};
-use crate::request::structures;
-use crate::request::unused::Unused;
-use crate::request::{Flags, Request};
-use crate::ring::row::{Outcome, Row};
+use crate::request::{Flags, Request, structures};
+use crate::ring::row::{Outcome, Prep, Row};
 use crate::ring::{Attempt, Lent, descriptors, live, registry};
 use crate::work::Work;
 
 /// With one of these flags a file may be created, and the mode is used.
 const MAKES_FILE: u32 = O_CREAT | O_TMPFILE & !O_DIRECTORY;
 
-/// `IORING_OP_OPENAT`.
-pub const OPENAT: Row =
-    Row::new(Code::IORING_OP_OPENAT, "OPENAT", Caps::AT_ONCE.with(Caps::INSTALLS), prep_openat, issue_open)
+/// Makes the row of an operation that opens a path, and may put the file into a slot.
+const fn opens(code: Code, name: &'static str, prep: Prep) -> Row {
+    Row::new(code, name, Caps::AT_ONCE.with(Caps::INSTALLS), prep, issue_open)
         .block(open)
         .finish(opened)
         .faults(chaos::OPENS)
         .filtered(24, show)
-        .arguments(&[
-            shown::DIRECTORY,
-            shown::PATH,
-            arg(
-                Field::OpFlags,
-                "flags",
-                Kind::ChoiceAndFlags(O_ACCMODE, names::ACCESS_MODES, names::OPEN_FLAGS),
-            ),
-            arg(Field::Length, "mode", Kind::Mode).when(&[When::Some(Field::OpFlags, MAKES_FILE as u64)]),
-            shown::FILE_INDEX,
-        ])
-        .unused(Unused::BUF_INDEX)
-        .errors(&[
-            Errno::EINVAL,
-            Errno::EFAULT,
-            Errno::ENOENT,
-            Errno::ENXIO,
-            Errno::ENFILE,
-            Errno::ENAMETOOLONG,
-            Errno::EBADF,
-        ]);
+}
+
+/// `IORING_OP_OPENAT`.
+pub const OPENAT: Row = opens(Code::IORING_OP_OPENAT, "OPENAT", prep_openat)
+    .arguments(&[
+        shown::DIRECTORY,
+        shown::PATH,
+        arg(Field::OpFlags, "flags", Kind::ChoiceAndFlags(O_ACCMODE, names::ACCESS_MODES, names::OPEN_FLAGS)),
+        arg(Field::Length, "mode", Kind::Mode).when(&[When::Some(Field::OpFlags, MAKES_FILE as u64)]),
+        shown::FILE_INDEX,
+    ])
+    .unused(Unused::BUF_INDEX)
+    .errors(&[
+        Errno::EINVAL,
+        Errno::EFAULT,
+        Errno::ENOENT,
+        Errno::ENXIO,
+        Errno::ENFILE,
+        Errno::ENAMETOOLONG,
+        Errno::EBADF,
+    ]);
 
 /// `IORING_OP_OPENAT2`.
-pub const OPENAT2: Row = Row::new(
-    Code::IORING_OP_OPENAT2,
-    "OPENAT2",
-    Caps::AT_ONCE.with(Caps::INSTALLS),
-    prep_openat2,
-    issue_open,
-)
-.block(open)
-.finish(opened)
-.faults(chaos::OPENS)
-.filtered(24, show)
-.arguments(&[
-    shown::DIRECTORY,
-    shown::PATH,
-    arg(Field::Offset, "how", Kind::Structure(structures::OPEN_HOW)),
-    arg(Field::Length, "size", Kind::Number),
-    shown::FILE_INDEX,
-])
-.errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ENOENT, Errno::E2BIG, Errno::EBADF]);
+pub const OPENAT2: Row = opens(Code::IORING_OP_OPENAT2, "OPENAT2", prep_openat2)
+    .arguments(&[
+        shown::DIRECTORY,
+        shown::PATH,
+        arg(Field::Offset, "how", Kind::Structure(structures::OPEN_HOW)),
+        arg(Field::Length, "size", Kind::Number),
+        shown::FILE_INDEX,
+    ])
+    .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ENOENT, Errno::E2BIG, Errno::EBADF]);
 
 /// `IORING_OP_CLOSE`.
 pub const CLOSE: Row =
@@ -437,7 +425,7 @@ fn close(work: &mut Work) -> Result<usize, Errno> {
     // During the system call, before its result is known here, the number may be reused for another file.
     let has_orphans = live(&mut work.ring().lock(), work.serial).is_some_and(|core| {
         core.forget_closing(work.id);
-        core.has_orphans()
+        core.zero_copy().has_orphans()
     });
     if has_orphans {
         descriptors::end_orphans(work.ring(), Some(work.sqe.fd));

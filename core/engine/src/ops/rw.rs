@@ -525,7 +525,7 @@ fn with_registered_buffer(cx: &mut Attempt<'_>, direction: Direction) -> Result<
     cx.flags.clear(Flags::REGISTERED_BUFFER);
     let outcome = attempt(cx, direction)?;
     if !matches!(outcome, Outcome::Complete(_)) {
-        cx.hold_buffer(node);
+        cx.ring.hold_buffer(cx.id(), node);
     }
     Ok(outcome)
 }

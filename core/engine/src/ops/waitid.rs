@@ -11,12 +11,10 @@ use linux_raw_sys::general::{
 use crate::abi::{Errno, Sqe, names};
 use crate::os::{self, Fd, user};
 use crate::process::nonblocking;
-use crate::request::FileHold;
-use crate::request::field::Field;
+use crate::request::field::{Field, Unused};
 use crate::request::op::{Caps, Code};
 use crate::request::shown::{Kind, When, arg};
-use crate::request::structures;
-use crate::request::unused::Unused;
+use crate::request::{FileHold, structures};
 use crate::ring::Attempt;
 use crate::ring::row::{Outcome, Row, prep_nothing};
 use crate::wait::timers::Clock;

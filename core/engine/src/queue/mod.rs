@@ -23,9 +23,8 @@ mod sq;
 
 use core::mem::offset_of;
 
-use crate::abi::Errno;
-use crate::abi::Sqe;
 use crate::abi::layout::{CQES_OFFSET, Layout, SQES_OFFSET, Word};
+use crate::abi::{Errno, Sqe};
 use crate::os::region::Region;
 use crate::os::{self, pages};
 

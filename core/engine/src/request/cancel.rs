@@ -120,7 +120,7 @@ impl Core {
             let worked_on = found.partition_point(|&(rank, _)| rank == 0);
             found[..worked_on].reverse();
         }
-        let timeouts = self.listed_timeouts(&candidates);
+        let timeouts = self.time().timeouts.listed(self.requests(), &candidates);
         found.into_iter().map(|(_, id)| id).chain(timeouts).collect()
     }
 

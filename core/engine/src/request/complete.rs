@@ -8,7 +8,7 @@ use crate::abi::{IORING_CQE_F_32, IORING_SETUP_CQE_MIXED};
 use crate::observe::coverage;
 use crate::queue::Cqe;
 use crate::request::{FileHold, Flags, Request, RequestId};
-use crate::ring::Core;
+use crate::ring::{Attempt, Core};
 
 /// Flags that exclude a completion from the fast path.
 const UNUSUAL: Flags = Flags::CQE_SKIP.with(Flags::SILENCED).with(Flags::TRACED).with(Flags::CHAOS);
@@ -135,32 +135,6 @@ impl Core {
         result
     }
 
-    /// Posts a CQE of a multishot request that continues. False if the ring has no room for it or
-    /// earlier CQEs are kept: then the request should end.
-    pub fn post_more(&mut self, id: RequestId, result: i32, cqe_flags: u32) -> bool {
-        let request = &self[id];
-        let cqe = Cqe { flags: cqe_flags | IORING_CQE_F_MORE, ..request.cqe(result) };
-        coverage::seen(request.op.code, result);
-        // Reported before the post: the program may reuse the memory as soon as it sees the CQE.
-        if request.flags.has(Flags::TRACED.with(Flags::CHAOS)) && !self.goes_on_watched(id, &cqe) {
-            return false;
-        }
-        self.beside_batch(|core| core.post_at_once(&cqe))
-    }
-
-    /// Posts a big CQE of a multishot request that has checked for room. If the program has moved the CQ
-    /// head back meanwhile, the CQE is kept as overflow.
-    pub fn post_more_big(&mut self, id: RequestId, result: i32, big: [u64; 2]) {
-        let mixed = if self.is(IORING_SETUP_CQE_MIXED) { IORING_CQE_F_32 } else { 0 };
-        let request = &self[id];
-        let cqe = Cqe { flags: mixed | IORING_CQE_F_MORE, big, ..request.cqe(result) };
-        coverage::seen(request.op.code, result);
-        if request.flags.has(Flags::TRACED) {
-            self.trace_completion(id, &cqe, 0);
-        }
-        self.beside_batch(|core| core.post(cqe));
-    }
-
     /// True if the multishot request may post its next CQE. Reports the CQE, if the request is traced.
     #[cold]
     fn goes_on_watched(&mut self, id: RequestId, cqe: &Cqe) -> bool {
@@ -189,5 +163,35 @@ impl Core {
             FileHold::Owned(fd) => self.close_own(fd),
             FileHold::Kept(node, _) | FileHold::Fixed(node, _) => self.release_node(node),
         }
+    }
+}
+
+impl Attempt<'_> {
+    /// Posts a CQE of a multishot request that continues. False if the ring has no room for it or
+    /// earlier CQEs are kept: then the request should end.
+    pub fn post_more(&mut self, result: i32, cqe_flags: u32) -> bool {
+        let (core, id) = self.core_mut();
+        let request = &core[id];
+        let cqe = Cqe { flags: cqe_flags | IORING_CQE_F_MORE, ..request.cqe(result) };
+        coverage::seen(request.op.code, result);
+        // Reported before the post: the program may reuse the memory as soon as it sees the CQE.
+        if request.flags.has(Flags::TRACED.with(Flags::CHAOS)) && !core.goes_on_watched(id, &cqe) {
+            return false;
+        }
+        core.beside_batch(|core| core.post_at_once(&cqe))
+    }
+
+    /// Posts a big CQE of a multishot request that has checked for room. If the program has moved the CQ
+    /// head back meanwhile, the CQE is kept as overflow.
+    pub fn post_more_big(&mut self, result: i32, big: [u64; 2]) {
+        let (core, id) = self.core_mut();
+        let mixed = if core.is(IORING_SETUP_CQE_MIXED) { IORING_CQE_F_32 } else { 0 };
+        let request = &core[id];
+        let cqe = Cqe { flags: mixed | IORING_CQE_F_MORE, big, ..request.cqe(result) };
+        coverage::seen(request.op.code, result);
+        if request.flags.has(Flags::TRACED) {
+            core.trace_completion(id, &cqe, 0);
+        }
+        core.beside_batch(|core| core.post(cqe));
     }
 }

@@ -12,26 +12,22 @@
 //!
 //! All steps are done under the ring's lock, except the blocking attempt ([`crate::work`]).
 
-mod assembly;
 mod by_file;
 pub(crate) mod cancel;
 mod complete;
 pub mod data;
-mod drain;
 pub mod field;
 mod foreign;
 pub mod id;
 mod index;
 mod link;
 pub mod op;
+pub mod order;
 mod quick;
-mod ready;
 pub mod shown;
 mod slab;
 pub mod structures;
 mod submit;
-pub mod train;
-pub mod unused;
 pub mod version;
 
 use crate::abi::{Errno, Sqe};
@@ -41,14 +37,10 @@ use crate::feature::provided_buffers::Selected;
 use crate::process::credentials::Whose;
 use crate::queue::Cqe;
 use crate::request::data::OpData;
-use crate::request::data::message::{Message, Progress};
-use crate::request::data::net::{Data, Transfer};
+use crate::request::data::net::{Data, Message, Progress, Transfer};
 use crate::request::op::Op;
 
-pub use assembly::Assembly;
-pub use drain::Drain;
 pub use id::{FileHold, Flags, POSITION, Phase, RequestId};
-pub use ready::ReadyQueue;
 pub use slab::Slab;
 
 /// A request.

@@ -7,9 +7,9 @@ pub use linux_raw_sys::io_uring::io_uring_op as Code;
 use anyring_chaos_plan::{Fault, Faults};
 
 use crate::abi::{Errno, Sqe, flags};
+use crate::request::field::Unused;
 use crate::request::field::{FIRST_PRIVATE, UNKNOWN};
 use crate::request::shown::Argument;
-use crate::request::unused::Unused;
 
 /// An operation.
 #[derive(Clone, Copy)]

@@ -5,18 +5,17 @@ use linux_raw_sys::general::{EPOLLIN, F_GETFL, O_PATH};
 use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_SETUP_SUBMIT_ALL};
 use linux_raw_sys::net::SO_TYPE;
 
-use crate::abi::Errno;
-use crate::abi::{KNOWN_SQE_FLAGS, Sqe};
+use crate::abi::{Errno, KNOWN_SQE_FLAGS, Sqe};
 use crate::assets::kinds;
 use crate::feature::restrictions::filters::Context;
 use crate::observe::coverage;
 use crate::os;
 use crate::process::credentials::{self, Whose};
-use crate::request::assembly::Place;
 use crate::request::op::Caps;
+use crate::request::order::Place;
 use crate::request::{FileHold, Flags, Phase, Request, RequestId, version};
 use crate::ring::row::Outcome;
-use crate::ring::{Core, Counted};
+use crate::ring::{Core, Counted, Lent};
 use crate::work::{self, Work};
 
 impl Core {
@@ -112,14 +111,6 @@ impl Core {
     fn end_chain(&mut self, head: RequestId) {
         self[head].flags.set(Flags::THREADED);
         self.queue(head);
-    }
-
-    /// Returns the `len` of the next SQE of the current submission, if opcode, flags, `ioprio` and `fd` equal those
-    /// of `sqe`. The SQE is only peeked at.
-    #[inline]
-    pub fn length_of_next_like(&self, sqe: &Sqe) -> Option<u32> {
-        let next = self.queues().sq.next(&self.queues().memory)?;
-        (self.queues().memory.first_word(next) == sqe.first_word()).then(|| self.queues().memory.length(next))
     }
 
     /// Checks one SQE and adds it to its chain. The error of a bad SQE is returned only if its chain
@@ -521,4 +512,15 @@ fn had_no_file(request: &Request, result: i32) -> bool {
     result == Errno::EBADF.negated()
         && request.op.caps.has(Caps::FILE)
         && os::fcntl(request.file.fd(), F_GETFL, 0).map_or(true, |flags| flags as u32 & O_PATH != 0)
+}
+
+impl Lent {
+    /// Returns the `len` of the next SQE of the current submission, if opcode, flags, `ioprio` and `fd` equal those
+    /// of `sqe`. The SQE is only peeked at.
+    #[inline]
+    pub fn length_of_next_like(&self, sqe: &Sqe) -> Option<u32> {
+        let core = self.core();
+        let next = core.queues().sq.next(&core.queues().memory)?;
+        (core.queues().memory.first_word(next) == sqe.first_word()).then(|| core.queues().memory.length(next))
+    }
 }

@@ -1,19 +1,11 @@
 //! The ring as an operation sees it. An attempt has its request, and the parts of the ring that are lent here. Only operations with a
 //! [`control`](crate::ring::row::Row::control) step, and requests that leave together, have the whole ring.
 
-use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 
-use linux_raw_sys::io_uring::io_uring_rsrc_update2;
-
-use crate::abi::{Errno, Sqe};
-use crate::assets::directories::Description;
-use crate::assets::table::NodeIndex;
+use crate::abi::Errno;
 use crate::feature::provided_buffers::BufferGroups;
-use crate::feature::zero_copy_receive::{Notice, Shared};
-use crate::feature::zero_copy_send::announced::Announced;
 use crate::os::Fd;
-use crate::os::user::IoVector;
 use crate::request::op::Op;
 use crate::request::{Request, RequestId};
 use crate::ring::drive::readiness::Known;
@@ -98,10 +90,28 @@ impl Attempt<'_> {
     pub fn cancel_timer(&mut self) -> bool {
         self.ring.core.time.timers.cancel(self.id)
     }
+
+    /// Returns the whole ring and the request, for verbs that attempts have.
+    #[inline(always)]
+    pub(crate) fn core_mut(&mut self) -> (&mut Core, RequestId) {
+        (&mut self.ring.core, self.id)
+    }
 }
 
 /// Parts of the ring that an attempt reads and changes.
 impl Lent {
+    /// Returns the whole ring, for verbs that attempts have. The code of an operation does not use it.
+    #[inline(always)]
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// Returns the whole ring, to be changed, for verbs that attempts have. The code of an operation does not use it.
+    #[inline(always)]
+    pub(crate) fn core_mut(&mut self) -> &mut Core {
+        &mut self.core
+    }
+
     /// Returns the shared memory, and the positions in it.
     #[inline(always)]
     pub fn queues(&self) -> &Queues {
@@ -160,60 +170,23 @@ lend! {
     ring(&self) -> &'static Ring;
     serial(&self) -> u64;
     is(&self, setup_flag: u32) -> bool;
-    has_work_on(&self, fd: Fd) -> bool;
-    length_of_next_like(&self, sqe: &Sqe) -> Option<u32>;
-    is_own_eventfd(&self, fd: Fd) -> bool;
-    is_about_to_signal(&self) -> bool;
 }
 
 lend! {
     install_file(&mut self, own: Fd, file_index: u32) -> Result<usize, Errno>;
-    install_fresh(&mut self, low: Fd, status: Option<u32>, file_index: u32) -> Result<usize, Errno>;
-    remove_file(&mut self, slot: u32) -> Result<usize, Errno>;
     close_own(&mut self, fd: Fd);
     forget_fd(&mut self, fd: Fd);
-    forget_connection(&mut self, fd: Fd);
-    keep_directory(&mut self, number: Fd, description: Description);
     watch(&mut self, fd: Fd) -> Result<u32, Errno>;
-    glimpse(&mut self, fd: Fd, events: u32);
-    without_notices(&mut self, fd: Fd, events: u32) -> u32;
     leave_error_queue(&mut self, fd: Fd, takes: bool);
-    tell_of(&mut self, queue: &Shared, notice: Notice) -> bool;
-    channel_for(&mut self, fd: Fd) -> Option<usize>;
-    announce_copied(&mut self, sqe: &Sqe);
-    expect_pages(&mut self, notification: RequestId);
-    pages_out(&mut self, channel: usize, notification: RequestId);
-    pages_out_beside(&mut self, channel: usize, announced: Announced);
-    pages_refused(&mut self, channel: usize, errno: Errno);
-    hold_buffer(&mut self, holder: RequestId, node: NodeIndex);
-    update_files(&mut self, update: &io_uring_rsrc_update2, count: u32) -> Result<usize, Errno>;
-    allocate_files(&mut self, fds: u64, count: u32) -> Result<usize, Errno>;
-    timeout_target(&mut self, count: u32) -> i64;
 }
 
 lend! {
     file(id) -> Result<Fd, Errno>;
     release_file(id);
-    post_more(id, result: i32, cqe_flags: u32) -> bool;
-    post_more_big(id, result: i32, big: [u64; 2]);
     make_ready(id);
     arm_known(id, known: Known, events: u32);
-    arm_poll(id, events: u32, renew: bool) -> Result<bool, Errno>;
     disarm(id) -> bool;
     arm_timer(id, clock: Clock, deadline_ns: u64);
-    start_timer(id, absolute: bool);
-    list_timeout(id, target: Option<i64>);
-    unlist_timeout(id);
-    timeout_fires(id);
-    will_close(id) -> Result<(), Errno>;
     forget_closing(id);
-    will_transfer(id) -> bool;
-    notification(id) -> Result<RequestId, Errno>;
     announce(id);
-    piece_is_copied(id);
-    trace_buffer(id, address: u64);
-    cut_bundle(id, buffers: &mut Vec<IoVector>);
-    fills_selected(id, buffers: &[IoVector]);
-    ends_hold(id) -> bool;
-    hold_buffer(id, node: NodeIndex);
 }

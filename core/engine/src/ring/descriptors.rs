@@ -6,8 +6,7 @@ use crate::feature::zero_copy_send;
 use crate::os::Fd;
 use crate::os::sync::atomic::{Ordering, fence};
 use crate::process::identity;
-use crate::ring::lookup;
-use crate::ring::{Core, Ring, lifetime, registry};
+use crate::ring::{Core, Ring, lifetime, lookup, registry};
 
 /// Handles that `fd`, any descriptor, is about to be closed or replaced: kept readiness registrations end, and a ring loses one reference.
 pub fn closed(fd: Fd) {
@@ -27,7 +26,7 @@ pub fn closed(fd: Fd) {
     registry::for_each(interested, |ring| {
         with(ring, |core| {
             core.forget_fd(fd);
-            has_orphans |= core.has_orphans();
+            has_orphans |= core.zero_copy.has_orphans();
         });
     });
     if has_orphans {
@@ -84,7 +83,7 @@ pub fn duplicated(old: Fd, new: Fd) {
 /// `takes`: the program reads the queue then. Notifications of zero-copy sends must not appear there.
 pub fn watches_errors(fd: Fd, takes: bool) {
     let is_news = kinds::watch_errors(fd);
-    // Pairs with `Core::channel_for`: either the ring is found here, or `channel_for` finds the note.
+    // Pairs with `Lent::channel_for`: either the ring is found here, or `channel_for` finds the note.
     fence(Ordering::SeqCst);
     let mut interested = notes::interested(fd);
     if is_news && zero_copy_send::are_any() {

@@ -10,13 +10,16 @@ use crate::feature::timeouts::Timeouts;
 use crate::feature::zero_copy_receive::exported;
 use crate::feature::zero_copy_send::error_queue;
 use crate::observe::chaos::let_go;
+use crate::os::sync::AcrossFork;
+use crate::os::sync::atomic::Ordering;
 use crate::os::{self, Fd};
 use crate::request::op::Caps;
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::{reactor, stand_in};
-use crate::ring::registry::InUse;
-use crate::ring::{Core, CoreGuard, Ring, live, registry, watches};
+use crate::ring::registry::{self, InUse};
+use crate::ring::{Core, CoreGuard, Ring, live, watches};
 use crate::wait::{Driver, Token};
+use crate::work;
 
 /// Has the kernel report the end of the program's last reference to a ring. `fd` is the program's descriptor.
 pub fn watch(fd: Fd, ring: &'static Ring, serial: u64) {
@@ -248,8 +251,8 @@ impl Core {
         // The work that is left is committed, and workers do it.
         self.hand_over();
         self.leave_receive_queues();
-        self.kick_driver();
-        self.wake_all();
+        self.drive.kick_driver();
+        self.drive.wake_all();
     }
 }
 
@@ -269,6 +272,55 @@ impl Drop for Core {
         self.drive.sleepers.close();
         for fd in [self.readiness.epoll(), self.drive.observers.end()].into_iter().flatten() {
             os::close_own(fd);
+        }
+    }
+}
+
+impl Ring {
+    /// Waits, before a `fork` and without a lock, until lent work is back: a child begins at the SQ head, which moves only then.
+    pub fn await_return(&self) {
+        let mut guard = self.lock();
+        if let Some(serial) = guard.as_ref().map(|core| core.identity.serial) {
+            work::await_return(&mut guard, serial);
+        }
+    }
+
+    /// Gives the ring a page before a `fork`, and keeps the ring's lock. Returns false, and does nothing, if work is lent.
+    pub fn hold_for_fork(&self) -> bool {
+        let mut guard = self.core.lock();
+        if guard.as_ref().is_some_and(|core| core.work.is_lent()) {
+            return false;
+        }
+        if let Some(page) = guard.as_mut().and_then(Core::share) {
+            self.page.store(core::ptr::from_ref(page).cast_mut(), Ordering::Relaxed);
+        }
+        core::mem::forget(guard);
+        true
+    }
+
+    /// Releases the lock after the `fork`, in the parent.
+    ///
+    /// # Safety
+    /// The calling thread must hold the lock.
+    pub unsafe fn release_after_fork(&self) {
+        // SAFETY: passed on to the caller.
+        unsafe { self.core.release() };
+    }
+
+    /// Frees the lock in a child after `fork`, and makes the ring one of the child's.
+    ///
+    /// # Safety
+    /// No other thread of this process may use the ring.
+    pub unsafe fn forked(&self) {
+        // SAFETY: passed on to the caller.
+        unsafe {
+            self.core.reset();
+            self.mailbox.forked();
+        }
+        self.users.store(0, Ordering::Relaxed);
+        // Without the page's lock: what the core knows of the page is still the parent's.
+        if let Some(core) = self.core.lock().as_mut() {
+            core.forked();
         }
     }
 }

@@ -3,33 +3,26 @@
 //! A [`Ring`] is never freed, only emptied and used again. So a thread that looks a ring up by its descriptor while another thread closes
 //! it finds memory of the right type. [`Core`] is all state that changes; the thread that holds the lock may advance requests.
 
-mod access;
-mod admit;
 mod attempt;
 pub mod descriptors;
 pub mod drive;
-mod fork;
-mod life;
 pub(crate) mod lifetime;
 mod lock;
 pub(crate) mod lookup;
 pub(crate) mod parts;
 mod queues;
 pub(crate) mod registry;
-pub(crate) mod resources;
 pub mod row;
 pub(crate) mod shared;
-mod submitter;
 pub(crate) mod watches;
 
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, IORING_SETUP_SINGLE_ISSUER};
 
 use crate::abi::Errno;
 use crate::feature::messages::{Mailbox, Message};
-use crate::feature::restrictions::process;
+use crate::feature::restrictions;
 use crate::feature::zero_copy_send::ZeroCopy;
 use crate::observe::chaos::Chaos;
 use crate::observe::trace::Traced;
@@ -39,13 +32,12 @@ use crate::os::{Fd, host};
 use crate::process::page::Page;
 use crate::queue::{Cq, RingMemory, Sq};
 use crate::request::op::Op;
+use crate::request::order::Order;
 use crate::request::{FileHold, Flags, RequestId, Slab};
 use crate::ring::drive::readiness::Readiness;
-use crate::ring::life::Life;
-use crate::ring::parts::{Drive, Identity, Instruments, Order, Queues, Resources, Time};
+use crate::ring::parts::{Drive, Identity, Instruments, Life, Queues, Resources, Submitter, Time};
 use crate::ring::row::{Row, Table};
-use crate::ring::shared::Shared;
-use crate::ring::submitter::Submitter;
+use crate::ring::shared::Sharing;
 use crate::work::WorkQueue;
 use crate::work::aio::Aio;
 
@@ -64,7 +56,7 @@ pub struct Ring {
     /// SQEs consumed and CQEs posted in this place so far, by this process; changes under the lock.
     counted: [AtomicU64; 2],
     /// [`Core::serial`] of the ring that is here, or of the last one.
-    life: AtomicU64,
+    serial: AtomicU64,
     /// A futex that changes when lent work is back. Threads that want to submit sleep on it.
     pub(crate) returned: AtomicU32,
     /// Identifies this place.
@@ -100,7 +92,7 @@ pub struct Core {
     zero_copy: ZeroCopy,
     time: Time,
     resources: Resources,
-    shared: Option<Box<Shared>>,
+    shared: Sharing,
     instruments: Instruments,
 }
 
@@ -113,7 +105,7 @@ impl Ring {
             users: AtomicU32::new(0),
             returned: AtomicU32::new(0),
             counted: [const { AtomicU64::new(0) }; 2],
-            life: AtomicU64::new(0),
+            serial: AtomicU64::new(0),
             number,
             before,
             file: [const { AtomicU64::new(0) }; 2],
@@ -122,9 +114,9 @@ impl Ring {
     }
 
     /// Returns the serial number of the ring in this place, for callers that found the place by a descriptor of that ring. See [`live`].
-    pub fn life(&self) -> u64 {
+    pub fn serial(&self) -> u64 {
         // Relaxed: the descriptor was entered into the registry after this number.
-        self.life.load(Ordering::Relaxed)
+        self.serial.load(Ordering::Relaxed)
     }
 
     /// Returns the messages that wait for the ring's lock.
@@ -139,8 +131,8 @@ impl Ring {
     }
 
     /// Begins the life of another ring in this place.
-    pub(crate) fn begin_life(&self, serial: u64) {
-        self.life.store(serial, Ordering::Relaxed);
+    pub(crate) fn begin(&self, serial: u64) {
+        self.serial.store(serial, Ordering::Relaxed);
     }
 
     /// Returns the state, whichever thread holds the lock.
@@ -172,7 +164,7 @@ impl Ring {
         debug_assert_eq!(self.users.load(Ordering::Relaxed), 0, "nobody is inside");
         debug_assert!(self.page.load(Ordering::Relaxed).is_null(), "what is gone is shared with nobody");
         self.mailbox.forget();
-        let words = self.counted.iter().chain(&self.file).chain(&self.shown).chain([&self.life]);
+        let words = self.counted.iter().chain(&self.file).chain(&self.shown).chain([&self.serial]);
         words.for_each(|word| word.store(0, Ordering::Relaxed));
         self.returned.store(0, Ordering::Relaxed);
     }
@@ -210,8 +202,8 @@ impl Core {
             readiness: Readiness::default(),
             zero_copy: ZeroCopy::default(),
             time: Time::default(),
-            resources: Resources { restrictions: process::inherited(), ..Resources::default() },
-            shared: None,
+            resources: Resources { restrictions: restrictions::inherited(), ..Resources::default() },
+            shared: Sharing::default(),
             instruments: Instruments { traced: Traced::new(), chaos: Chaos::new() },
         }
     }
@@ -274,5 +266,54 @@ impl Core {
     /// Returns the ring's `IORING_SETUP_*`. ENABLE_RINGS clears R_DISABLED.
     pub fn setup_flags(&self) -> u32 {
         self.identity.setup_flags
+    }
+}
+
+impl Core {
+    /// Checks that `thread` may submit. On a SINGLE_ISSUER ring only one thread may; if the ring defers, only this thread may fetch.
+    ///
+    /// # Errors
+    /// `EEXIST` if another thread is the submitter.
+    #[inline(always)]
+    pub fn admit(&mut self, thread: usize) -> Result<(), Errno> {
+        if !self.is(IORING_SETUP_SINGLE_ISSUER) {
+            return Ok(());
+        }
+        if !self.drive.submitter.is_known() {
+            self.drive.submitter = Submitter::Thread(thread);
+            self.publish_submitter();
+        }
+        if self.drive.submitter == Submitter::Thread(thread) { Ok(()) } else { Err(Errno::EEXIST) }
+    }
+
+    /// True if only another thread may submit to the ring and register with it.
+    pub fn is_anothers(&self) -> bool {
+        self.is(IORING_SETUP_SINGLE_ISSUER)
+            && !self.is(IORING_SETUP_R_DISABLED)
+            && self.drive.submitter.is_known()
+            && self.drive.submitter != Submitter::Thread(host::thread_identity())
+    }
+
+    /// Enables a ring that was set up with `IORING_SETUP_R_DISABLED`.
+    ///
+    /// # Errors
+    /// `EBADFD` if the ring is not disabled.
+    pub fn enable(&mut self) -> Result<(), Errno> {
+        if !self.is(IORING_SETUP_R_DISABLED) {
+            return Err(Errno::EBADFD);
+        }
+        self.begin_enabled();
+        if self.is(IORING_SETUP_SINGLE_ISSUER) {
+            self.drive.submitter = Submitter::Thread(host::thread_identity());
+        }
+        self.publish_submitter();
+        self.drive.kick_driver();
+        Ok(())
+    }
+
+    /// Notes that the ring was enabled, by this process or by another.
+    pub(in crate::ring) fn begin_enabled(&mut self) {
+        self.identity.setup_flags &= !IORING_SETUP_R_DISABLED;
+        self.resources.restrictions.enforce();
     }
 }

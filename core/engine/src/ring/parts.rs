@@ -1,6 +1,8 @@
 //! The parts of a ring. Each part has its own state and the methods that change it; a method that takes several parts at once is one of
 //! `Core`.
 
+use core::ops::{Index, IndexMut};
+
 use crate::assets::directories::Directories;
 use crate::feature::buffers::BufferTable;
 use crate::feature::files::FileTable;
@@ -10,20 +12,23 @@ use crate::feature::region::ParamRegion;
 use crate::feature::restrictions::Restrictions;
 use crate::feature::timeouts::Timeouts;
 use crate::feature::zero_copy_receive::ReceiveQueues;
+use crate::feature::zero_copy_send::ZeroCopy;
 use crate::observe::chaos::Chaos;
 use crate::observe::trace::Traced;
 use crate::queue::{Cq, RingMemory, Sq};
-use crate::request::train::Train;
-use crate::request::{Assembly, Drain, ReadyQueue, RequestId};
-use crate::ring::Ring;
+use crate::request::order::{Order, Train};
+use crate::request::{Request, RequestId, Slab};
 use crate::ring::drive::observers::Observers;
-use crate::ring::drive::reactor::Attendance;
+use crate::ring::drive::readiness::Readiness;
 use crate::ring::drive::sleepers::Sleepers;
 use crate::ring::drive::sq_thread::SqThread;
 use crate::ring::row::Table;
-use crate::ring::submitter::Submitter;
+use crate::ring::shared::Sharing;
+use crate::ring::{Core, Lent, Ring};
 use crate::wait::Token;
 use crate::wait::timers::{Clock, Timers};
+use crate::work::WorkQueue;
+use crate::work::aio::Aio;
 
 /// The name of a ring, and its setup.
 pub struct Identity {
@@ -45,19 +50,6 @@ pub struct Queues {
     pub sq: Sq,
     /// The position in the completion ring.
     pub cq: Cq,
-}
-
-/// The requests whose turn has not come, by what they wait for.
-#[derive(Default)]
-pub struct Order {
-    /// The chain that the current submission is assembling.
-    pub assembly: Assembly,
-    /// Chains that drains hold back.
-    pub drain: Drain,
-    /// Requests to be issued, in order.
-    pub ready: ReadyQueue,
-    /// Requests that are to leave together.
-    pub train: Train,
 }
 
 /// The deadlines of a ring.
@@ -117,4 +109,192 @@ pub struct Instruments {
     pub traced: Traced,
     /// The state of chaos in the ring.
     pub chaos: Chaos,
+}
+
+/// The thread that may submit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Submitter {
+    /// Not known yet, or the ring has no single submitter.
+    #[default]
+    Unknown,
+    /// The thread with this identity.
+    Thread(usize),
+    /// A thread of another process, or one that has ended.
+    Elsewhere,
+}
+
+impl Submitter {
+    /// True if the submitter is known.
+    pub fn is_known(self) -> bool {
+        self != Submitter::Unknown
+    }
+
+    /// True if the submitter is a thread of this process.
+    pub fn is_here(self) -> bool {
+        matches!(self, Submitter::Thread(_))
+    }
+}
+
+/// The references to a ring, and whether the ring is closed.
+pub struct Life {
+    /// Descriptors of the program that stand for the ring, as far as the engine sees them.
+    descriptors: u32,
+    /// Calls that are in progress.
+    inside: u32,
+    /// The ring was closed. Only attempts in progress still end.
+    closing: bool,
+    /// The number of `enter` calls so far, by which an observer sees whether any thread enters the ring.
+    activity: u64,
+}
+
+impl Life {
+    /// Begins the life of a new ring, which has one descriptor.
+    pub fn begin() -> Life {
+        Life { descriptors: 1, inside: 0, closing: false, activity: 0 }
+    }
+
+    /// Counts one more descriptor of the ring.
+    pub fn gain_descriptor(&mut self) {
+        self.descriptors += 1;
+    }
+
+    /// Counts one descriptor less. Returns true if that was the last.
+    pub fn lose_descriptor(&mut self) -> bool {
+        self.descriptors = self.descriptors.saturating_sub(1);
+        self.descriptors == 0
+    }
+
+    /// Counts a call of `enter`.
+    #[inline]
+    pub fn call(&mut self) {
+        self.activity += 1;
+    }
+
+    /// Returns the number of `enter` calls so far.
+    #[inline]
+    pub fn activity(&self) -> u64 {
+        self.activity
+    }
+
+    /// Keeps the ring alive for a call until the call [leaves](Life::go_out).
+    #[inline]
+    pub fn come_in(&mut self) {
+        self.inside += 1;
+    }
+
+    /// Ends a call that came in.
+    #[inline]
+    pub fn go_out(&mut self) {
+        self.inside -= 1;
+    }
+
+    /// Returns the number of calls that are inside.
+    #[inline]
+    pub fn inside(&self) -> u32 {
+        self.inside
+    }
+
+    /// Notes that the ring is closed.
+    pub fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// True if the ring is closed.
+    #[inline]
+    pub fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    /// Forgets the calls of the parent, in a child after `fork`.
+    pub fn forked(&mut self) {
+        self.inside = 0;
+    }
+}
+
+/// The state that a ring keeps about the reactor.
+#[derive(Default)]
+pub struct Attendance {
+    /// The ring is on the reactor's list.
+    pub(super) listed: bool,
+    /// The reactor drove the ring, and may sleep as if it still did.
+    pub(super) was_driven: bool,
+    /// The reactor runs and learns of the ring's close, or no watch reports closes.
+    pub(super) is_heard: bool,
+}
+
+impl Attendance {
+    /// True if the ring is on the reactor's list.
+    pub fn is_listed(&self) -> bool {
+        self.listed
+    }
+
+    /// Resets the state in a child after `fork`, whose reactor has no ring.
+    pub fn forked(&mut self) {
+        self.listed = false;
+        self.is_heard = false;
+    }
+}
+
+impl Index<RequestId> for Core {
+    type Output = Request;
+
+    /// Returns a live request.
+    #[inline(always)]
+    fn index(&self, id: RequestId) -> &Request {
+        &self.requests[id]
+    }
+}
+
+impl IndexMut<RequestId> for Core {
+    #[inline(always)]
+    fn index_mut(&mut self, id: RequestId) -> &mut Request {
+        &mut self.requests[id]
+    }
+}
+
+/// Defines two accessors for each part: one to read it, one to change it.
+macro_rules! parts {
+    ($owner:ty: $($field:ident / $change:ident: $part:ty = $($path:ident).+;)*) => {
+        impl $owner { $(
+            #[doc = concat!("The part `", stringify!($field), "`.")]
+            #[inline(always)]
+            pub fn $field(&self) -> &$part {
+                &self.$($path).+
+            }
+
+            #[doc = concat!("The part `", stringify!($field), "`, to be changed.")]
+            #[inline(always)]
+            pub fn $change(&mut self) -> &mut $part {
+                &mut self.$($path).+
+            }
+        )* }
+    };
+}
+
+parts! { Core:
+    life / life_mut: Life = life;
+    queues / queues_mut: Queues = queues;
+    requests / requests_mut: Slab = requests;
+    order / order_mut: Order = order;
+    work / work_mut: WorkQueue = work;
+    aio / aio_mut: Aio = aio;
+    drive / drive_mut: Drive = drive;
+    readiness / readiness_mut: Readiness = readiness;
+    zero_copy / zero_copy_mut: ZeroCopy = zero_copy;
+    time / time_mut: Time = time;
+    resources / resources_mut: Resources = resources;
+    shared / shared_mut: Sharing = shared;
+    instruments / instruments_mut: Instruments = instruments;
+}
+
+parts! { Lent:
+    readiness / readiness_mut: Readiness = core.readiness;
+    zero_copy / zero_copy_mut: ZeroCopy = core.zero_copy;
+    train / train_mut: Train = core.order.train;
+    observers / observers_mut: Observers = core.drive.observers;
+    files / files_mut: FileTable = core.resources.files;
+    directories / directories_mut: Directories = core.resources.directories;
+    buffers / buffers_mut: BufferTable = core.resources.buffers;
+    groups / groups_mut: BufferGroups = core.resources.groups;
+    receive_queues / receive_queues_mut: ReceiveQueues = core.resources.receive_queues;
 }

@@ -3,11 +3,13 @@
 use linux_raw_sys::io_uring::{IORING_SETUP_SQE128, IORING_SQ_CQ_OVERFLOW};
 
 use crate::abi::{Errno, IORING_SETUP_SQE_MIXED};
+use crate::assets::directories::Description;
 use crate::os::Fd;
 use crate::queue::{Cqe, RingMemory};
 use crate::request::{Phase, RequestId};
-use crate::ring::Core;
+use crate::ring::drive::reactor;
 use crate::ring::parts::Queues;
+use crate::ring::{Core, Lent};
 use crate::wait::loan::Posted;
 use crate::work::Work;
 
@@ -138,7 +140,7 @@ impl Core {
     }
 
     /// Keeps the file of `fd`, which the program is about to close, for queued work and for reads at the device.
-    pub(crate) fn keep_files_of_work(&mut self, fd: Fd) {
+    pub(super) fn keep_files_of_work(&mut self, fd: Fd) {
         if self.work.is_exposed() {
             self.work.hold_on(&mut self.requests, fd);
         }
@@ -146,7 +148,7 @@ impl Core {
     }
 
     /// Returns the number of the ring's place if the ring defers: then ready requests wait for the program's call.
-    pub(crate) fn deferred_in(&self) -> Option<u32> {
+    pub(super) fn deferred_in(&self) -> Option<u32> {
         self.defers().then(|| self.ring().number())
     }
 
@@ -222,9 +224,33 @@ impl Core {
     }
 
     /// Clears the flag that tells the program of kept CQEs, if no process keeps any.
-    pub(crate) fn overflow_may_be_over(&self) {
-        if self.queues.cq.kept() == 0 && !self.overflows_elsewhere() && !self.kept_in_mail() {
+    pub(super) fn overflow_may_be_over(&self) {
+        if self.queues.cq.kept() == 0 && !self.shared.overflows_elsewhere() && !self.shared.kept_in_mail() {
             self.queues.memory.change_sq_flags(0, IORING_SQ_CQ_OVERFLOW);
+        }
+    }
+}
+
+impl Core {
+    /// Posts the tag of a registered file or buffer that has ended, if it has one.
+    pub(crate) fn post_tag(&mut self, tag: u64) {
+        if tag != 0 {
+            self.post_unrequested(Cqe { user_data: tag, ..Cqe::default() });
+        }
+    }
+}
+
+impl Lent {
+    /// Keeps a file description of the directory `number` for the next request that reads the directory.
+    pub fn keep_directory(&mut self, number: Fd, description: Description) {
+        let core = self.core_mut();
+        if core.life.is_closing() {
+            return;
+        }
+        let place = core.identity.ring.number();
+        core.resources.directories.keep(number, place, description);
+        if !core.resources.directories.is_empty() {
+            reactor::attend_stale(core);
         }
     }
 }

@@ -17,14 +17,12 @@ use alloc::vec::Vec;
 use crate::abi::Errno;
 use crate::assets::by_descriptor::ByDescriptor;
 use crate::assets::kinds::{self, Kind};
-use crate::assets::notes;
-use crate::assets::notes::Interested;
+use crate::assets::notes::{self, Interested};
 use crate::feature::ring_fds;
 use crate::os::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd};
-use crate::ring::watches;
-use crate::ring::{Core, Ring};
+use crate::ring::{Core, Ring, watches};
 
 /// The ring that a descriptor number stands for.
 struct Slot(AtomicPtr<Ring>);
@@ -141,7 +139,7 @@ impl Found {
         // In use, so that the place is not given to another ring meanwhile.
         if let Some(_ring) = get(fd).filter(|ring| core::ptr::eq(ring.ring(), self.ring)) {
             self.slot.empty_of(self.ring);
-            watches::number_lost(self.ring, self.ring.life());
+            watches::number_lost(self.ring, self.ring.serial());
         }
         false
     }

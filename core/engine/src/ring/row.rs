@@ -10,10 +10,9 @@ use anyring_chaos_plan::{Fault, Faults};
 
 use crate::abi::{Errno, Sqe, columns};
 use crate::os::{Fd, user};
-use crate::request::field::{self, FIRST_HIDDEN, FIRST_PRIVATE};
+use crate::request::field::{self, FIRST_HIDDEN, FIRST_PRIVATE, Unused};
 use crate::request::op::{Caps, Code, Op};
 use crate::request::shown::Argument;
-use crate::request::unused::Unused;
 use crate::request::{Request, RequestId};
 use crate::ring::drive::readiness::Known;
 use crate::ring::{Attempt, Core, Lent};
@@ -100,7 +99,7 @@ pub struct Quick {
     pub more: fn(&mut Attempt<'_>) -> Option<Outcome>,
 }
 
-/// The departure of requests that leave together: see `request/train/`.
+/// The departure of requests that leave together: see [`Train`](crate::request::order::Train).
 pub type Depart = fn(&mut Core, &[RequestId]);
 
 /// The result of a quick attempt.

@@ -8,14 +8,13 @@
 //! signal for which the program has no action of its own; a worker unblocks it only while it makes such a call, and only if the action
 //! still is the engine's.
 
-use crate::os::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use alloc::sync::Arc;
 use core::ffi::c_void;
 
 use crate::abi::Errno;
-use crate::os::host;
+use crate::os::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::os::sync::{AcrossFork, Mutex};
-use crate::os::{self, Action, Interrupted, SignalInfo, nr};
+use crate::os::{self, Action, Interrupted, SignalInfo, host, nr};
 
 /// The real-time signals that no C library reserves.
 const CANDIDATES: core::ops::RangeInclusive<u32> = 35..=64;

@@ -8,7 +8,6 @@
 
 pub mod aio;
 mod backlog;
-mod closes;
 mod closing;
 pub mod handover;
 pub mod in_flight;
@@ -16,7 +15,6 @@ pub mod interrupt;
 mod on_files;
 pub mod pool;
 mod queue;
-pub mod renewal;
 pub mod reporter;
 mod run;
 
@@ -35,7 +33,7 @@ use crate::process::credentials::{Credentials, Whose};
 use crate::request::data::OpData;
 use crate::request::{Request, RequestId};
 use crate::wait::loan::Loan;
-use crate::work::aio::command::Command;
+use crate::work::aio::Command;
 use crate::work::interrupt::InterruptSlot;
 
 pub use queue::WorkQueue;

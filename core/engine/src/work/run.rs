@@ -17,10 +17,9 @@ use crate::request::op::Caps;
 use crate::request::{FileHold, Flags, Phase, Request, RequestId};
 use crate::ring::drive::reactor;
 use crate::ring::row::Outcome;
-use crate::ring::{Core, CoreGuard, Ring, lifetime, live};
-use crate::work::aio::command::Command;
-use crate::work::pool;
-use crate::work::{Batch, Owner, Piece, Step, Work, own_file};
+use crate::ring::{Attempt, Core, CoreGuard, Lent, Ring, lifetime, live};
+use crate::work::aio::Command;
+use crate::work::{Batch, Owner, Piece, Step, Work, own_file, pool};
 
 impl Owner for Ring {
     fn take_work_back(&'static self, mut work: Piece) {
@@ -114,7 +113,7 @@ impl Core {
     fn direct_command(&mut self, id: RequestId) -> Option<Command> {
         let request = &self[id];
         let (fd, command) = (request.file.fd(), Command::of(request));
-        if !self.tries_direct(fd, command) {
+        if !self.aio_mut().tries_direct(fd, command) {
             return None;
         }
         let request = &mut self[id];
@@ -134,7 +133,7 @@ impl Core {
             self.run_finished();
         }
         // The request may end without a CQE.
-        self.wake_observers();
+        self.drive_mut().wake_observers();
     }
 
     /// Ends the requests of all finished work.
@@ -306,11 +305,6 @@ impl Core {
         }
     }
 
-    /// True if blocking work on `fd` is queued or in progress.
-    pub fn has_work_on(&self, fd: Fd) -> bool {
-        (!self.work().is_empty() || self.work().out() > 0) && self.works_on(fd, false)
-    }
-
     /// True if there is blocking work on `fd`; with `handed_over`, work that a worker has or had.
     fn works_on(&self, fd: Fd, handed_over: bool) -> bool {
         self.work().has_on(fd, handed_over).unwrap_or_else(|| {
@@ -468,7 +462,7 @@ impl Core {
             self.requests().get(id).is_some_and(|request| request.file == FileHold::Plain(fd))
         };
         let by_descriptor: Vec<RequestId> =
-            self.work().in_flight.ids().chain(self.flying()).filter(is_by).collect();
+            self.work().in_flight.ids().chain(self.aio().ids()).filter(is_by).collect();
         for id in by_descriptor {
             let Some(request) = self.requests_mut().get_mut(id) else { continue };
             match request.hold_file() {
@@ -497,7 +491,7 @@ impl Core {
             self.work_mut().put_back(work);
         }
         // On a ring that defers, observers are notified by way of the queue of finished work.
-        if self.defers() && (self.observed() || !waits) {
+        if self.defers() && (self.drive().observers.watch() || !waits) {
             self.work_mut().goes_out(done);
             batch.drain(..).for_each(|work| {
                 // Lent work that met another file than its own is issued anew when the program fetches it.
@@ -511,7 +505,7 @@ impl Core {
         } else {
             batch.iter_mut().for_each(|work| self.conclude(work));
             batch.clear();
-            self.wake_observers();
+            self.drive_mut().wake_observers();
         }
         self.work_mut().keep_batch(batch);
     }
@@ -527,5 +521,39 @@ impl Core {
         }
         pool::interrupt(self.serial(), id);
         false
+    }
+}
+
+impl Core {
+    /// Forgets that a request will close its descriptor, if it is a CLOSE: the close begins now, or is given up.
+    pub fn forget_closing(&mut self, id: RequestId) {
+        let request = &mut self[id];
+        if request.flags.has(Flags::CLOSES) {
+            request.flags.clear(Flags::CLOSES);
+            let fd = request.sqe.fd;
+            self.work_mut().closing.remove(fd);
+        }
+    }
+}
+
+impl Lent {
+    /// True if blocking work on `fd` is queued or in progress.
+    pub fn has_work_on(&self, fd: Fd) -> bool {
+        let core = self.core();
+        (!core.work().is_empty() || core.work().out() > 0) && core.works_on(fd, false)
+    }
+}
+
+impl Attempt<'_> {
+    /// Notes that a request will close the descriptor that it names, when its work is done.
+    ///
+    /// # Errors
+    /// `EBADF` if the number is no descriptor, `ENOMEM`.
+    pub fn will_close(&mut self) -> Result<(), Errno> {
+        let (core, id) = self.core_mut();
+        let fd = core[id].sqe.fd;
+        core.work_mut().closing.add(fd)?;
+        core[id].flags.set(Flags::CLOSES);
+        Ok(())
     }
 }

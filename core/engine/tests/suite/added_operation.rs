@@ -10,10 +10,10 @@ use anyring_engine::ring::row::{Row, Table};
 mod sum {
     use anyring_engine::abi::Errno;
     use anyring_engine::os::user;
+    use anyring_engine::request::field::Unused;
     use anyring_engine::request::field::{FIRST_PRIVATE, Field};
     use anyring_engine::request::op::Caps;
     use anyring_engine::request::shown::{Kind, arg};
-    use anyring_engine::request::unused::Unused;
     use anyring_engine::ring::row::{Row, issue_blocks, prep_nothing};
     use anyring_engine::work::Work;
 

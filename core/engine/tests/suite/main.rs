@@ -72,6 +72,7 @@ mod timeouts;
 mod timestamps;
 mod trains;
 mod vdso;
+mod verbs;
 mod waitid;
 mod waiting;
 mod workers;

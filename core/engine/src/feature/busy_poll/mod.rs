@@ -3,7 +3,6 @@
 //! program (`IO_URING_NAPI_TRACKING_STATIC`): they are refused, as kernels before 6.13 do.
 
 pub(crate) mod register;
-pub mod ring;
 
 use linux_raw_sys::io_uring::{io_uring_napi, io_uring_napi_tracking_strategy as Tracking};
 

@@ -1,7 +1,6 @@
 //! Registered eventfds (`IORING_REGISTER_EVENTFD`): a ring signals its eventfd when it posts CQEs.
 
 pub(crate) mod register;
-pub mod ring;
 
 use alloc::vec::Vec;
 

@@ -2,8 +2,10 @@
 
 use crate::abi::Errno;
 use crate::calls::register::call::Register;
-use crate::os::user;
+use crate::feature::eventfd::RegisteredEventfd;
+use crate::os::{Fd, user};
 use crate::ring::Core;
+use crate::ring::drive::reactor;
 
 /// `IORING_REGISTER_EVENTFD`.
 ///
@@ -39,4 +41,19 @@ fn register_as(core: &mut Core, call: &Register, async_only: bool) -> Result<usi
 /// `ENXIO` if none is registered.
 pub fn unregister(core: &mut Core, _call: &Register) -> Result<usize, Errno> {
     core.drive_mut().observers.take_eventfd().map(|_| 0).ok_or(Errno::ENXIO)
+}
+
+impl Core {
+    /// Makes the ring signal the program's eventfd `fd` from now on.
+    ///
+    /// # Errors
+    /// As [`RegisteredEventfd::new`].
+    pub(in crate::feature::eventfd) fn set_eventfd(&mut self, fd: Fd, async_only: bool) -> Result<(), Errno> {
+        self.drive_mut().observers.set_eventfd(RegisteredEventfd::new(fd, async_only)?);
+        self.shared_mut().note_own_eventfd();
+        if self.needs_driver() {
+            reactor::attend(self);
+        }
+        Ok(())
+    }
 }

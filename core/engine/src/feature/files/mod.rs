@@ -9,9 +9,7 @@
 //! other request uses it, and before the ring is unlocked for anything but work of that call, it is *settled*: moved, with the flags that
 //! the program has asked for. No thread but that of the call uses the number meanwhile, and front ends know it as the engine's own.
 
-mod fresh;
 pub(crate) mod register;
-pub mod ring;
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -20,8 +18,8 @@ use linux_raw_sys::io_uring::IORING_FILE_INDEX_ALLOC;
 
 use crate::abi::Errno;
 use crate::assets::table::{Gone, NodeIndex, Table};
-use crate::feature::files::fresh::Fresh;
-use crate::os::{self, Fd};
+use crate::assets::{kinds, notes};
+use crate::os::{self, Fd, nr};
 
 /// The `file_index` that asks for any empty slot.
 pub const ALLOCATE: u32 = IORING_FILE_INDEX_ALLOC as u32;
@@ -98,41 +96,10 @@ impl FileTable {
         self.table.drain().for_each(os::close);
     }
 
-    /// True if nothing is registered.
-    pub fn is_empty(&self) -> bool {
-        self.table.is_empty()
-    }
-
-    /// Makes `count` empty slots. None of them can be allocated before [`FileTable::allocate_anywhere`] or
-    /// [`FileTable::allocate_from`].
-    ///
-    /// # Errors
-    /// `ENOMEM`.
-    pub fn create(&mut self, count: usize) -> Result<(), Errno> {
-        self.table.create(count)
-    }
-
     /// Removes all slots; the caller releases the returned nodes.
     pub fn dissolve(&mut self) -> Vec<NodeIndex> {
         self.set_range(0..0);
         self.table.dissolve()
-    }
-
-    /// Clears all tags, so that no file posts one: a registration failed half-way.
-    pub fn clear_tags(&mut self) {
-        self.table.clear_tags();
-    }
-
-    /// Checks that `count` slots from `first` on exist.
-    ///
-    /// # Errors
-    /// `EOVERFLOW`, `ENXIO` without a table, `EINVAL` for slots beyond it.
-    pub fn expect_slots(&self, first: u32, count: u32) -> Result<(), Errno> {
-        let end = first.checked_add(count).ok_or(Errno::EOVERFLOW)?;
-        if self.table.is_empty() {
-            return Err(Errno::ENXIO);
-        }
-        if end as usize > self.table.len() { Err(Errno::EINVAL) } else { Ok(()) }
     }
 
     /// Checks that this slot exists.
@@ -212,5 +179,74 @@ impl FileTable {
             self.hint = hint;
         }
         (before, filled)
+    }
+}
+
+/// The number of no file.
+const NONE: Fd = -1;
+
+/// A file that is to be settled.
+pub(super) struct Fresh {
+    pub(super) node: NodeIndex,
+    /// The status flags that the program has asked for, if the file was opened with `O_NONBLOCK` beside them.
+    status: Option<u32>,
+}
+
+impl FileTable {
+    /// Notes that the file in a slot is fresh. `status`: the status flags that it is to have, if it has `O_NONBLOCK` beside them.
+    pub(super) fn note_fresh(&mut self, slot: usize, status: Option<u32>) {
+        if let Some((node, _)) = self.table.get(slot) {
+            self.fresh.push(Fresh { node, status });
+        }
+    }
+
+    /// Settles all fresh files: nothing uses them yet, so their numbers may change.
+    #[inline]
+    pub fn settle(&mut self) {
+        if !self.fresh.is_empty() {
+            self.settle_all();
+        }
+    }
+
+    #[cold]
+    fn settle_all(&mut self) {
+        let mut fresh = core::mem::take(&mut self.fresh);
+        let mut lows = Vec::with_capacity(fresh.len());
+        for Fresh { node, status } in fresh.drain(..) {
+            let low = self.table.value(node);
+            let settled = raised(low, status);
+            if settled != Ok(low) {
+                lows.push(low);
+            }
+            // A file that somebody has closed unseen is no file any more: the number must not name the next one.
+            self.table.replace(node, settled.unwrap_or(NONE));
+        }
+        self.fresh = fresh;
+        close_lows(lows);
+    }
+}
+
+/// Gives a file its status flags, and duplicates it to a high number. If there is none, it keeps its own.
+fn raised(low: Fd, status: Option<u32>) -> Result<Fd, Errno> {
+    if let Some(status) = status {
+        os::fcntl(low, nr::F_SETFL, status as usize)?;
+    }
+    match os::duplicate(low) {
+        Ok(high) => {
+            notes::renew(high);
+            kinds::add(high, kinds::noted(low));
+            Ok(high)
+        }
+        Err(Errno::EMFILE) => Ok(low),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Closes low numbers, as many together as follow one another.
+fn close_lows(mut lows: Vec<Fd>) {
+    lows.sort_unstable();
+    lows.iter().for_each(|&low| notes::closes(low));
+    for run in lows.chunk_by(|low, next| low + 1 == *next) {
+        os::close_all(run[0]..=run[run.len() - 1]);
     }
 }

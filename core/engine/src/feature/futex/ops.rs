@@ -14,12 +14,10 @@ use crate::abi::{Errno, Sqe, names};
 use crate::feature::futex::waits::{Element, Placed, Recall, Request, Wait, private_flag};
 use crate::os::{self, user};
 use crate::request::data::OpData;
-use crate::request::field::Field;
+use crate::request::field::{Field, Unused};
 use crate::request::op::{Caps, Code};
 use crate::request::shown::{Argument, Kind, When, arg};
-use crate::request::structures;
-use crate::request::unused::Unused;
-use crate::request::{Flags, Phase};
+use crate::request::{Flags, Phase, structures};
 use crate::ring::row::{Outcome, Row};
 use crate::ring::{Attempt, live};
 
@@ -205,7 +203,7 @@ fn report(wait: &Arc<Wait>) {
     } else {
         core.advance();
     }
-    core.wake_observers();
+    core.drive_mut().wake_observers();
 }
 
 fn issue_wake(cx: &mut Attempt<'_>) -> Outcome {

@@ -29,7 +29,7 @@ impl CoreGuard<'_> {
         let mailbox = self.ring().mailbox();
         if mailbox.used.load(Ordering::Relaxed) {
             while let Some(message) = mailbox.take() {
-                message.arrive(live(self, message.life));
+                message.arrive(live(self, message.serial));
             }
         }
     }
@@ -38,9 +38,9 @@ impl CoreGuard<'_> {
     ///
     /// # Errors
     /// `EBADFD` if the ring has ended or is not enabled, and the errors of the message.
-    pub fn send(&mut self, life: u64, sqe: &Sqe, file: Option<Passed>) -> Result<usize, Errno> {
+    pub fn send(&mut self, serial: u64, sqe: &Sqe, file: Option<Passed>) -> Result<usize, Errno> {
         self.empty_mailbox();
-        deliver(live(self, life).ok_or(Errno::EBADFD)?, sqe, file)
+        deliver(live(self, serial).ok_or(Errno::EBADFD)?, sqe, file)
     }
 }
 

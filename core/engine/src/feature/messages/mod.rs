@@ -27,8 +27,8 @@ pub type Passed = Result<OwnedFd, Errno>;
 
 /// A message on its way to a ring.
 pub struct Message {
-    /// The life number of the target ring.
-    life: u64,
+    /// The serial number of the target ring.
+    serial: u64,
     sqe: Sqe,
     progress: Mutex<Progress>,
 }
@@ -40,9 +40,9 @@ enum Progress {
 }
 
 impl Message {
-    /// Makes the message of `sqe` to the ring with this life number.
-    pub fn new(life: u64, sqe: Sqe, file: Option<Passed>) -> Message {
-        Message { life, sqe, progress: Mutex::new(Progress::Waits(file)) }
+    /// Makes the message of `sqe` to the ring with this serial number.
+    pub fn new(serial: u64, sqe: Sqe, file: Option<Passed>) -> Message {
+        Message { serial, sqe, progress: Mutex::new(Progress::Waits(file)) }
     }
 
     /// Cancels the message, unless it has arrived.

@@ -15,9 +15,9 @@ use crate::os::{self, Fd, OwnedFd, user};
 use crate::request::RequestId;
 use crate::request::data::OpData;
 use crate::request::field::Field;
+use crate::request::field::Unused;
 use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Kind, When, arg};
-use crate::request::unused::Unused;
 use crate::ring::row::{Outcome, Row, issue_controls};
 use crate::ring::{Attempt, Core, CoreGuard, Ring, registry};
 use crate::work::Work;
@@ -84,7 +84,7 @@ fn no_ring(fd: Fd) -> Errno {
 fn issue(core: &mut Core, id: RequestId) -> Outcome {
     let (sqe, fd) = (core[id].sqe, core[id].file.fd());
     let Some(target) = registry::get(fd) else { return no_ring(fd).into() };
-    let (target, life) = (target.ring(), target.life());
+    let (target, serial) = (target.ring(), target.serial());
     let passes_file = is_command(&sqe, Command::IORING_MSG_SEND_FD);
     if passes_file && sqe.len != 0 {
         return Errno::EINVAL.into();
@@ -97,9 +97,9 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         // A TIMEOUT that counts this message may complete and start its linked requests, which must not happen under two locks.
         && guard.as_ref().is_none_or(|target| !target.counts_completions())
     {
-        return guard.send(life, &sqe, file).into();
+        return guard.send(serial, &sqe, file).into();
     }
-    let message = Arc::new(Message::new(life, sqe, file));
+    let message = Arc::new(Message::new(serial, sqe, file));
     if let Err(errno) = target.leave_message(Arc::clone(&message)) {
         return errno.into();
     }
@@ -144,8 +144,8 @@ pub fn send_without_ring(address: u64) -> Result<usize, Errno> {
         return Err(Errno::EINVAL);
     }
     let target = registry::get(sqe.fd).ok_or_else(|| no_ring(sqe.fd))?;
-    let life = target.life();
-    with_target(target.ring(), |guard| guard.send(life, &sqe, None))
+    let serial = target.serial();
+    with_target(target.ring(), |guard| guard.send(serial, &sqe, None))
 }
 
 const _: () = assert!(size_of::<Sqe>() == size_of::<[u64; 8]>());

@@ -3,7 +3,6 @@
 //! At registration a thread with these credentials is cloned, the cloner. The cloner only clones workers for
 //! requests that name the personality, and ends when the last such registration is gone.
 
-mod keep;
 pub(crate) mod register;
 
 use alloc::collections::BTreeMap;

@@ -3,10 +3,9 @@
 use crate::abi::{Errno, Sqe};
 use crate::feature::provided_buffers::Provision;
 use crate::os::user;
-use crate::request::field::Field;
+use crate::request::field::{Field, Unused};
 use crate::request::op::{Caps, Code};
 use crate::request::shown::{Kind, arg};
-use crate::request::unused::Unused;
 use crate::request::version;
 use crate::ring::Attempt;
 use crate::ring::row::{Outcome, Row};

@@ -10,9 +10,8 @@ use linux_raw_sys::io_uring::{
 use crate::abi::Errno;
 use crate::abi::layout::{PARAM_REGION_OFFSET, RECEIVE_QUEUES_OFFSET};
 use crate::calls::register::call::Register;
-use crate::os::pages;
 use crate::os::region::Region;
-use crate::os::{self, Fd, user};
+use crate::os::{self, Fd, pages, user};
 use crate::ring::Core;
 
 /// `IORING_REGISTER_MEM_REGION`. `fd` is the program's descriptor of this ring.

@@ -2,13 +2,13 @@
 //! registrations of a ring, or of all rings that a process creates from then on.
 
 pub mod filters;
-pub mod process;
 pub(crate) mod register;
 
 use alloc::boxed::Box;
 
 use crate::abi::{Errno, Sqe};
 use crate::feature::restrictions::filters::{Filters, Program};
+use crate::os::sync::Mutex;
 
 /// Lists of allowed registrations and submissions; everything else of a listed kind is forbidden.
 #[derive(Clone, Default)]
@@ -134,4 +134,28 @@ impl Restrictions {
         let Some(rules) = &self.rules else { return true };
         rules.submissions.as_ref().is_none_or(|submissions| submissions.allow(sqe))
     }
+}
+
+static OF_PROCESS: Mutex<Option<Restrictions>> = Mutex::new(None);
+
+/// Returns the restrictions of a ring that the process creates.
+pub fn inherited() -> Restrictions {
+    OF_PROCESS.lock().clone().unwrap_or_default()
+}
+
+/// Changes the restrictions of the process.
+///
+/// # Errors
+/// The errors of `change`. After an error nothing has changed.
+pub fn change_inherited<R>(change: impl FnOnce(&mut Restrictions) -> Result<R, Errno>) -> Result<R, Errno> {
+    let mut of_process = OF_PROCESS.lock();
+    let mut changed = of_process.clone().unwrap_or_default();
+    let result = change(&mut changed)?;
+    *of_process = Some(changed);
+    Ok(result)
+}
+
+/// True if the process has any restrictions.
+pub fn are_inherited() -> bool {
+    OF_PROCESS.lock().is_some()
 }

@@ -8,8 +8,7 @@ use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, io_uring_register_restric
 use crate::abi::{Errno, IORING_OP_LAST, IORING_REGISTER_LAST};
 use crate::calls::register::call::Register;
 use crate::feature::restrictions::filters::{Instruction, MOST_INSTRUCTIONS, Program};
-use crate::feature::restrictions::process;
-use crate::feature::restrictions::{Restrictions, Rules};
+use crate::feature::restrictions::{self, Restrictions, Rules};
 use crate::ops;
 use crate::os::{self, user};
 use crate::request::version;
@@ -80,7 +79,7 @@ pub fn register_for_process(call: &Register) -> Result<usize, Errno> {
     if version::current() < version::RULES_APART {
         return Err(Errno::EINVAL);
     }
-    if process::is_there() {
+    if restrictions::are_inherited() {
         return Err(Errno::EPERM);
     }
     expect_no_privileges_to_gain()?;
@@ -93,7 +92,7 @@ pub fn register_for_process(call: &Register) -> Result<usize, Errno> {
         return Err(Errno::EINVAL);
     }
     let rules = read_rules(call.argument + HEADER, count.into())?;
-    process::change(|restrictions| {
+    restrictions::change_inherited(|restrictions| {
         // Another thread may have registered restrictions meanwhile.
         if restrictions.are_there() {
             return Err(Errno::EPERM);
@@ -164,7 +163,7 @@ pub fn register_filter(core: &mut Core, call: &Register) -> Result<usize, Errno>
 /// As [`register_filter`]; `EACCES` if the process might gain privileges.
 pub fn register_filter_for_process(call: &Register) -> Result<usize, Errno> {
     expect_no_privileges_to_gain()?;
-    process::change(|restrictions| filter(restrictions, call))
+    restrictions::change_inherited(|restrictions| filter(restrictions, call))
 }
 
 fn filter(restrictions: &mut Restrictions, call: &Register) -> Result<usize, Errno> {

@@ -8,14 +8,14 @@ use linux_raw_sys::io_uring::{
 };
 
 use crate::abi::{Errno, Sqe};
-use crate::feature::timeouts::{Place, Timeout};
+use crate::feature::timeouts::{Place, Timeout, Timeouts};
 use crate::queue::Cqe;
 use crate::request::data::OpData;
 use crate::request::op::Caps;
-use crate::request::{Flags, Request, RequestId};
-use crate::ring::Core;
+use crate::request::{Flags, Request, RequestId, Slab};
 use crate::ring::drive::reactor;
 use crate::ring::drive::timers::now_ns;
+use crate::ring::{Attempt, Core, Lent};
 use crate::wait::timers::Clock;
 
 fn clock_of(flags: u32) -> Clock {
@@ -36,32 +36,20 @@ impl Request {
     }
 }
 
-impl Core {
-    /// Returns the armed TIMEOUTs among `requests`, in the order in which a cancellation finds them.
-    pub fn listed_timeouts(&self, requests: &[RequestId]) -> Vec<RequestId> {
-        let place = |id: RequestId| match &self[id].data {
-            OpData::Timeout(timeout) if self.time().timeouts.is_armed(id, timeout) => {
-                Some((timeout.place, id))
-            }
+impl Timeouts {
+    /// Returns the armed TIMEOUTs among these requests, in the order in which a cancellation finds them.
+    pub fn listed(&self, requests: &Slab, ids: &[RequestId]) -> Vec<RequestId> {
+        let place = |id: RequestId| match &requests[id].data {
+            OpData::Timeout(timeout) if self.is_armed(id, timeout) => Some((timeout.place, id)),
             _ => None,
         };
-        let mut listed: Vec<_> = requests.iter().filter_map(|&id| place(id)).collect();
+        let mut listed: Vec<_> = ids.iter().filter_map(|&id| place(id)).collect();
         listed.sort_unstable_by_key(|&(place, _)| place);
         listed.into_iter().map(|(_, id)| id).collect()
     }
+}
 
-    /// Starts a request's timer; `absolute` says whether its time is a point of time or a span.
-    pub fn start_timer(&mut self, id: RequestId, absolute: bool) {
-        let Some(&mut Timeout { time_ns, flags, .. }) = self[id].timeout() else { return };
-        if self.time().timeouts.unwaited {
-            // The reactor must exist before the time begins, because the submitter does not wait for the timeout.
-            reactor::prepare(self);
-        }
-        let clock = clock_of(flags);
-        let deadline_ns = if absolute { time_ns } else { now_ns(clock).saturating_add(time_ns) };
-        self.arm_timer(id, clock, deadline_ns);
-    }
-
+impl Core {
     /// Returns the number of completions so far, without those of timeouts. A fired timeout is subtracted
     /// before its CQE is posted, so the difference to the last call may be negative.
     fn sequence(&mut self) -> i64 {
@@ -71,38 +59,10 @@ impl Core {
         self.time().timeouts.sequence
     }
 
-    /// Returns the number of completions at which a timeout ends that counts `count` completions from now on.
-    pub fn timeout_target(&mut self, count: u32) -> i64 {
-        self.sequence() - self.posted_in_batch() + i64::from(count)
-    }
-
     /// Returns the number of completions of the current submission. A timeout in that submission counts them,
     /// because the kernel posts them when the submission ends.
     fn posted_in_batch(&self) -> i64 {
         self.time().timeouts.batch.map_or(0, |tail| i64::from(self.queues().cq.tail().wrapping_sub(tail)))
-    }
-
-    /// Adds a timeout to the list.
-    pub fn list_timeout(&mut self, id: RequestId, target: Option<i64>) {
-        let place = self.time_mut().timeouts.insert(id, target);
-        if let Some(timeout) = self[id].timeout() {
-            timeout.place = place;
-        }
-    }
-
-    /// Removes a timeout from the list.
-    pub fn unlist_timeout(&mut self, id: RequestId) {
-        if let Some(&mut Timeout { place, .. }) = self[id].timeout() {
-            self.time_mut().timeouts.remove(place);
-        }
-    }
-
-    /// Removes a timeout that fires from the list; its CQE must not be counted.
-    pub fn timeout_fires(&mut self, id: RequestId) {
-        self.unlist_timeout(id);
-        self.time_mut().timeouts.fired = self.time().timeouts.fired.wrapping_add(1);
-        // A fired timeout ends waits for completions, however many they still lack.
-        self.wake_all();
     }
 
     /// Ends the timeouts that have counted enough completions.
@@ -115,7 +75,7 @@ impl Core {
             && target <= sequence
         {
             self.time_mut().timers.cancel(id);
-            self.timeout_fires(id);
+            self.attempt(id).timeout_fires();
             self.complete(id, 0);
         }
     }
@@ -131,7 +91,7 @@ impl Core {
         if let Some(timeout) = self[id].timeout() {
             timeout.time_ns = new.time_ns;
         }
-        self.start_timer(id, new.flags & IORING_TIMEOUT_ABS != 0);
+        self.attempt(id).start_timer(new.flags & IORING_TIMEOUT_ABS != 0);
     }
 }
 
@@ -168,7 +128,7 @@ pub fn to_inherit(core: &mut Core, id: RequestId) -> Option<Inherited> {
 
 /// Removes a timeout that another process takes over.
 pub fn forget(core: &mut Core, id: RequestId) {
-    core.unlist_timeout(id);
+    core.attempt(id).unlist_timeout();
     core.time_mut().timers.cancel(id);
     core.requests_mut().remove(id);
 }
@@ -191,6 +151,55 @@ pub fn inherit(core: &mut Core, inherited: Inherited) {
         }
         Err(_) => {
             core.post_unrequested(Cqe { user_data, res: Errno::ECANCELED.negated(), ..Cqe::default() });
+        }
+    }
+}
+
+impl Lent {
+    /// Returns the number of completions at which a timeout ends that counts `count` completions from now on.
+    pub fn timeout_target(&mut self, count: u32) -> i64 {
+        let core = self.core_mut();
+        core.sequence() - core.posted_in_batch() + i64::from(count)
+    }
+}
+
+impl Attempt<'_> {
+    /// Adds a timeout to the list.
+    pub fn list_timeout(&mut self, target: Option<i64>) {
+        let (core, id) = self.core_mut();
+        let place = core.time_mut().timeouts.insert(id, target);
+        if let Some(timeout) = core[id].timeout() {
+            timeout.place = place;
+        }
+    }
+
+    /// Starts a request's timer; `absolute` says whether its time is a point of time or a span.
+    pub fn start_timer(&mut self, absolute: bool) {
+        let (core, id) = self.core_mut();
+        let Some(&mut Timeout { time_ns, flags, .. }) = core[id].timeout() else { return };
+        if core.time().timeouts.unwaited {
+            // The reactor must exist before the time begins, because the submitter does not wait for the timeout.
+            reactor::prepare(core);
+        }
+        let clock = clock_of(flags);
+        let deadline_ns = if absolute { time_ns } else { now_ns(clock).saturating_add(time_ns) };
+        core.arm_timer(id, clock, deadline_ns);
+    }
+
+    /// Removes a timeout that fires from the list; its CQE must not be counted.
+    pub fn timeout_fires(&mut self) {
+        let (core, id) = self.core_mut();
+        core.attempt(id).unlist_timeout();
+        core.time_mut().timeouts.fired = core.time().timeouts.fired.wrapping_add(1);
+        // A fired timeout ends waits for completions, however many they still lack.
+        core.drive_mut().wake_all();
+    }
+
+    /// Removes a timeout from the list.
+    pub fn unlist_timeout(&mut self) {
+        let (core, id) = self.core_mut();
+        if let Some(&mut Timeout { place, .. }) = core[id].timeout() {
+            core.time_mut().timeouts.remove(place);
         }
     }
 }

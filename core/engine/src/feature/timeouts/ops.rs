@@ -11,12 +11,10 @@ use crate::abi::{Errno, IORING_TIMEOUT_IMMEDIATE_ARG, Sqe, names};
 use crate::feature::timeouts::Timeout;
 use crate::os::{Timespec, user};
 use crate::request::data::OpData;
-use crate::request::field::Field;
+use crate::request::field::{Field, Unused};
 use crate::request::op::{Caps, Code};
 use crate::request::shown::{Argument, Kind, When, arg, asks};
-use crate::request::structures;
-use crate::request::unused::Unused;
-use crate::request::{Flags, RequestId};
+use crate::request::{Flags, RequestId, structures};
 use crate::ring::row::{Expiry, Outcome, Row, issue_controls};
 use crate::ring::{Attempt, Core};
 
@@ -259,7 +257,12 @@ fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
 
 fn find(core: &mut Core, user_data: u64) -> Result<RequestId, Errno> {
     let named = core.requests_mut().named(user_data);
-    core.listed_timeouts(&named).into_iter().find(|&id| !core.is_timer_due(id)).ok_or(Errno::ENOENT)
+    core.time()
+        .timeouts
+        .listed(core.requests(), &named)
+        .into_iter()
+        .find(|&id| !core.is_timer_due(id))
+        .ok_or(Errno::ENOENT)
 }
 
 fn remove(core: &mut Core, user_data: u64) -> Result<(), Errno> {
@@ -272,8 +275,8 @@ fn update(core: &mut Core, user_data: u64, new: Timeout) -> Result<(), Errno> {
     let Some(timeout) = core[id].timeout() else { return Err(Errno::ENOENT) };
     // Neither completions nor rounds are counted any more.
     timeout.count = 0;
-    core.unlist_timeout(id);
-    core.list_timeout(id, None);
+    core.attempt(id).unlist_timeout();
+    core.attempt(id).list_timeout(None);
     core.restart_timer(id, new);
     Ok(())
 }

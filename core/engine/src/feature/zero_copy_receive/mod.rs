@@ -9,7 +9,6 @@
 pub mod exported;
 pub mod ops;
 pub(crate) mod register;
-pub mod ring;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -8,20 +8,18 @@ use linux_raw_sys::io_uring::{IORING_RECV_MULTISHOT, IORING_RECVSEND_POLL_FIRST}
 
 use crate::abi::{Errno, names};
 use crate::feature::provided_buffers::Span;
-use crate::feature::zero_copy_receive::ring::wait_to_tell;
+use crate::feature::zero_copy_receive::register::wait_to_tell;
 use crate::feature::zero_copy_receive::{Notice, Shared, offset};
 use crate::observe::chaos;
 use crate::ops::net::recv::{MOST_ROUNDS, receive_vectors};
 use crate::ops::net::{calls, is_idle, polls_first};
-use crate::os::Fd;
-use crate::os::pages;
 use crate::os::user::IoVector;
+use crate::os::{Fd, pages};
 use crate::request::Flags;
 use crate::request::data::OpData;
-use crate::request::field::Field;
+use crate::request::field::{Field, Unused};
 use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Kind, arg};
-use crate::request::unused::Unused;
 use crate::ring::drive::readiness::SocketKind;
 use crate::ring::row::{Outcome, Row};
 use crate::ring::{Attempt, Lent};

@@ -17,8 +17,7 @@
 use alloc::vec::Vec;
 
 use crate::assets::notes;
-use crate::feature::zero_copy_send::error_queue;
-use crate::feature::zero_copy_send::{Channel, Standing, ZeroCopy};
+use crate::feature::zero_copy_send::{Channel, Standing, ZeroCopy, error_queue};
 use crate::os::{self, Fd, host};
 use crate::ring::Core;
 
@@ -90,34 +89,36 @@ impl ZeroCopy {
     }
 }
 
-impl Core {
+impl ZeroCopy {
     /// Forgets a descriptor that refers to another socket from now on, or to none. Requests that wait for the socket, in any ring,
     /// must get a descriptor of their own before [`Core::begin_search`] is called.
     pub fn forget_name(&mut self, fd: Fd) {
-        let known = self.zero_copy_mut().sockets.remove(&fd);
+        let known = self.sockets.remove(&fd);
         if let Some((Standing::Channel(index) | Standing::Found(index), _)) = known {
-            self.zero_copy_mut().lose_name(index, fd);
+            self.lose_name(index, fd);
         }
     }
 
     /// True if the last known descriptor of a socket was closed, and no search has followed.
     pub fn has_orphans(&self) -> bool {
-        !self.zero_copy().orphans.is_empty()
+        !self.orphans.is_empty()
     }
 
     /// Forgets descriptors of one channel that were closed, and perhaps reused, without the engine's knowledge.
-    pub(crate) fn forget_closed_names(&mut self, index: usize) {
-        let Some(channel) = self.zero_copy_mut().channel(index) else { return };
+    pub(super) fn forget_closed_names(&mut self, index: usize) {
+        let Some(channel) = self.channel(index) else { return };
         let (cookie, names) = (channel.cookie, channel.names.clone());
         for name in names.into_iter().filter(|&name| os::socket_cookie(name) != Ok(cookie)) {
-            self.zero_copy_mut().sockets.remove(&name);
-            self.zero_copy_mut().lose_name(index, name);
+            self.sockets.remove(&name);
+            self.lose_name(index, name);
         }
     }
+}
 
+impl Core {
     /// Begins a search for other descriptors of orphans, if it is due; [`Core::end_search`] must follow.
     pub fn begin_search(&mut self) -> Option<Search> {
-        if !self.has_orphans() {
+        if !self.zero_copy().has_orphans() {
             return None;
         }
         let begin_ns = os::monotonic_ns();

@@ -15,7 +15,7 @@ use crate::abi::Errno;
 use crate::assets::kinds::{self, Kind};
 use crate::os::sync::Mutex;
 use crate::os::{self, Fd, call};
-use crate::request::data::message::empty_header;
+use crate::request::data::net::empty_header;
 
 /// `SO_EE_ORIGIN_ZEROCOPY`.
 const ORIGIN_ZEROCOPY: u8 = 5;

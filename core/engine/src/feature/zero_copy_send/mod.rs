@@ -30,7 +30,6 @@
 //! A tick of the reactor rechecks a few channels with pages out, in turn, however many there are: for channels that epoll
 //! refuses to watch, descriptors closed without the engine's knowledge, and pages whose notice another reader took.
 
-pub mod announced;
 mod ending;
 pub mod error_queue;
 pub mod notification;
@@ -42,10 +41,11 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET};
+use linux_raw_sys::io_uring::{IORING_NOTIF_USAGE_ZC_COPIED, IORING_SEND_ZC_REPORT_USAGE};
 
-use crate::abi::Errno;
+use crate::abi::{Errno, Sqe};
 use crate::assets::notes::Interest;
-use crate::feature::zero_copy_send::announced::Announced;
+use crate::assets::table::NodeIndex;
 use crate::os::sync::atomic::{AtomicU32, Ordering};
 use crate::os::{self, Fd};
 use crate::request::RequestId;
@@ -505,4 +505,34 @@ impl Channel {
             self.first = self.first.wrapping_add(1);
         }
     }
+}
+
+/// The notification of a send without a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Announced {
+    /// The send's user data.
+    pub user_data: u64,
+    /// The result of the notification.
+    pub result: i32,
+    /// The registered buffer that is held until the notification.
+    pub buffer: Option<NodeIndex>,
+}
+
+impl Announced {
+    /// Makes the notification of this send, which reports a copy until the pages' notice says otherwise.
+    #[inline(always)]
+    pub fn of(sqe: &Sqe, buffer: Option<NodeIndex>) -> Announced {
+        Announced { user_data: sqe.user_data, result: usage(sqe.ioprio), buffer }
+    }
+}
+
+/// Returns the user data of a send's notification.
+pub fn user_data(sqe: &Sqe) -> u64 {
+    if sqe.addr3 != 0 { sqe.addr3 } else { sqe.user_data }
+}
+
+/// Returns the result of the notification of a send whose data was copied.
+pub fn usage(ioprio: u16) -> i32 {
+    let reports = u32::from(ioprio) & IORING_SEND_ZC_REPORT_USAGE != 0;
+    if reports { IORING_NOTIF_USAGE_ZC_COPIED as i32 } else { 0 }
 }

@@ -7,13 +7,13 @@ use anyring_trace::event;
 use linux_raw_sys::io_uring::IORING_CQE_F_NOTIF;
 
 use crate::abi::{Errno, Sqe};
-use crate::feature::zero_copy_send::announced::{Announced, usage, user_data};
+use crate::feature::zero_copy_send::{Announced, usage, user_data};
 use crate::queue::Cqe;
 use crate::request::data::OpData;
 use crate::request::data::net::{Data, Pages};
 use crate::request::{Flags, Request, RequestId};
-use crate::ring::Core;
 use crate::ring::row::NOTIFICATION;
+use crate::ring::{Attempt, Core, Lent};
 
 impl Request {
     /// True if the request is the notification of another request.
@@ -28,28 +28,6 @@ impl Request {
 }
 
 impl Core {
-    /// Returns the notification of a send, which is created if there is none. If the program asked for it,
-    /// the notification reports a copy, until a notice says otherwise.
-    ///
-    /// # Errors
-    /// `EAGAIN` if no request can be created.
-    pub fn notification(&mut self, id: RequestId) -> Result<RequestId, Errno> {
-        let request = &self[id];
-        if let Some(notification) = request.notification {
-            return Ok(notification);
-        }
-        let (user_data, usage) = (user_data(&request.sqe), usage(request.sqe.ioprio));
-        let notification = self.new_notification(user_data, usage)?;
-        let Request { serial, flags, .. } = self[id];
-        self[id].notification = Some(notification);
-        let watched = Flags::TRACED.with(Flags::CHAOS);
-        if flags.has(watched) {
-            self[notification].serial = serial;
-            self[notification].flags.set(flags.and(watched));
-        }
-        Ok(notification)
-    }
-
     fn new_notification(&mut self, user_data: u64, usage: i32) -> Result<RequestId, Errno> {
         let sqe = || Sqe { user_data, ..Sqe::default() };
         let notification = self.requests_mut().insert(sqe, |_| &NOTIFICATION.op)?;
@@ -60,16 +38,6 @@ impl Core {
         Ok(notification)
     }
 
-    /// Counts the notification of a send that has no request and uses the program's pages; holds its registered
-    /// buffer.
-    #[inline]
-    pub(in crate::feature::zero_copy_send) fn expect_announced(&mut self, announced: Announced) {
-        self.requests_mut().count_beside();
-        if let Some(node) = announced.buffer {
-            self.resources_mut().buffers.hold(node);
-        }
-    }
-
     /// Announces the end of a send without a request, whose notification has been counted.
     #[inline]
     pub(in crate::feature::zero_copy_send) fn announce_expected(&mut self, notification: Announced) {
@@ -77,13 +45,6 @@ impl Core {
             self.requests_mut().end_beside(1);
             self.post_announced_one(notification);
         }
-    }
-
-    /// Announces the end of a send without a request, whose data was copied.
-    #[inline]
-    pub fn announce_copied(&mut self, sqe: &Sqe) {
-        self.requests_mut().count_beside();
-        self.announce_expected(Announced::of(sqe, None));
     }
 
     /// Posts announced notifications, after the completions of the sends that were made together.
@@ -152,15 +113,6 @@ impl Core {
         self.post(Cqe { user_data, res, flags: IORING_CQE_F_NOTIF, big: [0; 2] });
     }
 
-    /// Counts a system call whose pages are out.
-    pub fn expect_pages(&mut self, notification: RequestId) {
-        let data = &mut self[notification].data;
-        match data {
-            OpData::Net(Data::Pages(pages)) => pages.out += 1,
-            _ => *data = OpData::Net(Data::Pages(Pages { out: 1, ..Pages::default() })),
-        }
-    }
-
     /// Notes that the pages of one system call are free.
     pub(in crate::feature::zero_copy_send) fn piece_is_free(
         &mut self,
@@ -173,15 +125,6 @@ impl Core {
         pages.copied |= copied;
         if pages.out == 0 && pages.ended {
             self.finish_notification(notification);
-        }
-    }
-
-    /// Notes that a part of a send was copied.
-    pub fn piece_is_copied(&mut self, id: RequestId) {
-        if let Some(notification) = self[id].notification
-            && let OpData::Net(Data::Pages(pages)) = &mut self[notification].data
-        {
-            pages.copied = true;
         }
     }
 
@@ -199,7 +142,7 @@ impl Core {
     /// Announces that a send does not need its memory any longer: the notification follows.
     pub fn announce(&mut self, id: RequestId) {
         self[id].flags.clear(Flags::NOTIFIES);
-        match self.notification(id) {
+        match self.attempt(id).notification() {
             Ok(notification) => match &mut self[notification].data {
                 OpData::Net(Data::Pages(pages)) if pages.out > 0 => pages.ended = true,
                 _ => self.finish_notification(notification),
@@ -208,6 +151,51 @@ impl Core {
                 let request = &self[id];
                 self.post_notification(user_data(&request.sqe), usage(request.sqe.ioprio));
             }
+        }
+    }
+}
+
+impl Lent {
+    /// Announces the end of a send without a request, whose data was copied.
+    #[inline]
+    pub fn announce_copied(&mut self, sqe: &Sqe) {
+        let core = self.core_mut();
+        core.requests_mut().count_beside();
+        core.announce_expected(Announced::of(sqe, None));
+    }
+}
+
+impl Attempt<'_> {
+    /// Returns the notification of a send, which is created if there is none. If the program asked for it,
+    /// the notification reports a copy, until a notice says otherwise.
+    ///
+    /// # Errors
+    /// `EAGAIN` if no request can be created.
+    pub fn notification(&mut self) -> Result<RequestId, Errno> {
+        let (core, id) = self.core_mut();
+        let request = &core[id];
+        if let Some(notification) = request.notification {
+            return Ok(notification);
+        }
+        let (user_data, usage) = (user_data(&request.sqe), usage(request.sqe.ioprio));
+        let notification = core.new_notification(user_data, usage)?;
+        let Request { serial, flags, .. } = core[id];
+        core[id].notification = Some(notification);
+        let watched = Flags::TRACED.with(Flags::CHAOS);
+        if flags.has(watched) {
+            core[notification].serial = serial;
+            core[notification].flags.set(flags.and(watched));
+        }
+        Ok(notification)
+    }
+
+    /// Notes that a part of a send was copied.
+    pub fn piece_is_copied(&mut self) {
+        let (core, id) = self.core_mut();
+        if let Some(notification) = core[id].notification
+            && let OpData::Net(Data::Pages(pages)) = &mut core[notification].data
+        {
+            pages.copied = true;
         }
     }
 }

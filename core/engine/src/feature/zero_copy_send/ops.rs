@@ -16,7 +16,7 @@ use crate::abi::{Errno, MSG_ZEROCOPY, Sqe, names};
 use crate::assets::kinds::{self, Kind};
 use crate::assets::table::NodeIndex;
 use crate::feature::provided_buffers::Span;
-use crate::feature::zero_copy_send::announced::Announced;
+use crate::feature::zero_copy_send::Announced;
 use crate::observe::chaos;
 use crate::ops::net::send::{
     FIXED_BUFFER, SEND_ARGUMENTS, SEND_VECTORIZED, advance, attempt, conclude, read_message,
@@ -24,15 +24,11 @@ use crate::ops::net::send::{
 use crate::ops::net::{UNUSUAL_LENGTH, calls, failed, known_flags, polls_first, start, train};
 use crate::os::{self, Fd, host, user};
 use crate::request::data::OpData;
-use crate::request::data::address::Address;
-use crate::request::data::message::{Message, import_vectors};
-use crate::request::data::net::{Data, Transfer};
-use crate::request::field::Field;
+use crate::request::data::net::{Address, Data, Message, Transfer, import_vectors};
+use crate::request::field::{Field, Unused};
 use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Argument, arg};
-use crate::request::unused::Unused;
-use crate::request::version;
-use crate::request::{FileHold, Flags, Request};
+use crate::request::{FileHold, Flags, Request, version};
 use crate::ring::row::{Outcome, Quick, Row, Tried};
 use crate::ring::{Attempt, Lent};
 
@@ -307,10 +303,7 @@ fn in_place(cx: &mut Attempt<'_>, fd: Fd) -> Option<(Result<usize, Errno>, usize
     let notification = cx.notification().ok()?;
     let (result, asked) = attempt(cx.request_mut(), fd, MSG_ZEROCOPY);
     match result {
-        Ok(1..) => {
-            cx.ring.expect_pages(notification);
-            cx.ring.pages_out(channel, notification);
-        }
+        Ok(1..) => cx.ring.pages_out(channel, notification),
         Err(errno @ (Errno::ENOBUFS | Errno::EOPNOTSUPP)) => {
             cx.ring.pages_refused(channel, errno);
             return None;

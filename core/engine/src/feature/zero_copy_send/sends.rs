@@ -8,16 +8,17 @@ use linux_raw_sys::net::{SO_TYPE, SOCK_DGRAM};
 
 use crate::abi::Errno;
 use crate::assets::kinds;
-use crate::assets::notes::{self};
-use crate::feature::zero_copy_send::announced::Announced;
+use crate::assets::notes;
 use crate::feature::zero_copy_send::error_queue::{self, Notice};
 use crate::feature::zero_copy_send::{
-    BATCH, CHANNELS, Channel, FEW, PATIENCE, RECHECKS, SILENCE_NS, Sent, Standing, Watch, ZeroCopy,
+    Announced, BATCH, CHANNELS, Channel, FEW, PATIENCE, RECHECKS, SILENCE_NS, Sent, Standing, Watch, ZeroCopy,
 };
 use crate::os::sync::atomic::{Ordering, fence};
 use crate::os::{self, Fd, host};
 use crate::request::RequestId;
-use crate::ring::Core;
+use crate::request::data::OpData;
+use crate::request::data::net::{Data, Pages};
+use crate::ring::{Core, Lent};
 use crate::wait::Driver;
 
 impl Core {
@@ -25,40 +26,6 @@ impl Core {
     pub(super) fn note_standing(&mut self, fd: Fd, standing: Standing) {
         let place = self.ring().number();
         self.zero_copy_mut().note(fd, place, standing);
-    }
-
-    /// Returns the channel for a large send on `fd`, or `None` to copy its data.
-    pub fn channel_for(&mut self, fd: Fd) -> Option<usize> {
-        match self.zero_copy_mut().sockets.get_mut(&fd) {
-            Some(&mut (standing @ (Standing::Channel(index) | Standing::Found(index)), _)) => {
-                let is_sure = matches!(standing, Standing::Channel(_)) && host::sees_closes();
-                if let Some(channel) = self.zero_copy_mut().channel(index)
-                    && (is_sure || os::socket_cookie(fd) == Ok(channel.cookie))
-                {
-                    return channel.is_open().then_some(index);
-                }
-                // The number was closed and reused without the engine's knowledge.
-                self.forget_name(fd);
-            }
-            Some((Standing::Copied(left), _)) if *left > 0 => {
-                *left -= 1;
-                return None;
-            }
-            _ => {}
-        }
-        // A thread that is about to look for errors of `fd` finds this ring interested and waits for its lock, or its mark is seen here.
-        self.note_standing(fd, Standing::Copied(0));
-        // Pairs with `descriptors::watches_errors`.
-        fence(Ordering::SeqCst);
-        let found = match self.zero_copy().channel_of(fd) {
-            Some(index) => self.add_name(index, fd),
-            None => self.open_channel(fd).ok(),
-        };
-        match found {
-            Some(index) => self.note_standing(fd, Standing::Channel(index)),
-            None => self.note_standing(fd, Standing::Copied(PATIENCE)),
-        }
-        found.filter(|&index| self.zero_copy_mut().channel(index).is_some_and(|channel| channel.is_open()))
     }
 
     /// Adds another descriptor of a channel's socket.
@@ -111,22 +78,6 @@ impl Core {
         CHANNELS.fetch_add(1, Ordering::Relaxed);
         crate::ring::drive::reactor::attend_stale(self);
         Ok(index)
-    }
-
-    /// Notes that a send's pages are out.
-    pub fn pages_out(&mut self, index: usize, notification: RequestId) {
-        if self.count_pages(index, Sent::Notification(notification)) {
-            self.look_for_pages(index);
-        }
-    }
-
-    /// Notes that pages of a send without a request are out. The caller posts announced notifications.
-    #[inline(always)]
-    pub fn pages_out_beside(&mut self, index: usize, announced: Announced) {
-        self.expect_announced(announced);
-        if self.count_pages(index, Sent::Beside(announced)) {
-            self.gather_pages(index);
-        }
     }
 
     /// Counts a send whose pages are out; true if the queue is due to be read.
@@ -206,15 +157,6 @@ impl Core {
         few[..count].copy_from_slice(&self.zero_copy().unwatched);
         few[..count].iter().for_each(|&index| self.look_for_pages(index));
         self.zero_copy_mut().unlist_idle();
-    }
-
-    /// Handles a refused send: the kernel has no room for more notices, or does not support `MSG_ZEROCOPY` here.
-    pub fn pages_refused(&mut self, index: usize, errno: Errno) {
-        self.look_for_pages(index);
-        let Some(channel) = self.zero_copy_mut().channel(index) else { return };
-        if errno != Errno::ENOBUFS || channel.sends.is_empty() {
-            self.zero_copy_mut().refuse(index);
-        }
     }
 
     /// Looks for pages of recent sends, if a channel's pages have come back quickly before. Returns whether a
@@ -379,7 +321,7 @@ impl Core {
 
     fn recheck_channel(&mut self, index: usize) {
         self.look_for_pages(index);
-        self.forget_closed_names(index);
+        self.zero_copy_mut().forget_closed_names(index);
         let Some(channel) = self.zero_copy_mut().channel(index) else { return };
         if channel.sends.is_empty() {
             return;
@@ -404,5 +346,79 @@ impl Core {
         self.pages_back(index, places, false);
         self.list_announced();
         self.zero_copy_mut().refuse(index);
+    }
+}
+
+impl Lent {
+    /// Returns the channel for a large send on `fd`, or `None` to copy its data.
+    pub fn channel_for(&mut self, fd: Fd) -> Option<usize> {
+        let core = self.core_mut();
+        match core.zero_copy_mut().sockets.get_mut(&fd) {
+            Some(&mut (standing @ (Standing::Channel(index) | Standing::Found(index)), _)) => {
+                let is_sure = matches!(standing, Standing::Channel(_)) && host::sees_closes();
+                if let Some(channel) = core.zero_copy_mut().channel(index)
+                    && (is_sure || os::socket_cookie(fd) == Ok(channel.cookie))
+                {
+                    return channel.is_open().then_some(index);
+                }
+                // The number was closed and reused without the engine's knowledge.
+                core.zero_copy_mut().forget_name(fd);
+            }
+            Some((Standing::Copied(left), _)) if *left > 0 => {
+                *left -= 1;
+                return None;
+            }
+            _ => {}
+        }
+        // A thread that is about to look for errors of `fd` finds this ring interested and waits for its lock, or its mark is seen here.
+        core.note_standing(fd, Standing::Copied(0));
+        // Pairs with `descriptors::watches_errors`.
+        fence(Ordering::SeqCst);
+        let found = match core.zero_copy().channel_of(fd) {
+            Some(index) => core.add_name(index, fd),
+            None => core.open_channel(fd).ok(),
+        };
+        match found {
+            Some(index) => core.note_standing(fd, Standing::Channel(index)),
+            None => core.note_standing(fd, Standing::Copied(PATIENCE)),
+        }
+        found.filter(|&index| core.zero_copy_mut().channel(index).is_some_and(|channel| channel.is_open()))
+    }
+
+    /// Notes that pages of a send are out, by one more system call.
+    pub fn pages_out(&mut self, index: usize, notification: RequestId) {
+        let core = self.core_mut();
+        let data = &mut core[notification].data;
+        match data {
+            OpData::Net(Data::Pages(pages)) => pages.out += 1,
+            _ => *data = OpData::Net(Data::Pages(Pages { out: 1, ..Pages::default() })),
+        }
+        if core.count_pages(index, Sent::Notification(notification)) {
+            core.look_for_pages(index);
+        }
+    }
+
+    /// Notes that pages of a send without a request are out: counts its notification, and holds its registered buffer. The caller posts
+    /// announced notifications.
+    #[inline(always)]
+    pub fn pages_out_beside(&mut self, index: usize, announced: Announced) {
+        let core = self.core_mut();
+        core.requests_mut().count_beside();
+        if let Some(node) = announced.buffer {
+            core.resources_mut().buffers.hold(node);
+        }
+        if core.count_pages(index, Sent::Beside(announced)) {
+            core.gather_pages(index);
+        }
+    }
+
+    /// Handles a refused send: the kernel has no room for more notices, or does not support `MSG_ZEROCOPY` here.
+    pub fn pages_refused(&mut self, index: usize, errno: Errno) {
+        let core = self.core_mut();
+        core.look_for_pages(index);
+        let Some(channel) = core.zero_copy_mut().channel(index) else { return };
+        if errno != Errno::ENOBUFS || channel.sends.is_empty() {
+            core.zero_copy_mut().refuse(index);
+        }
     }
 }

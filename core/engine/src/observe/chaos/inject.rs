@@ -22,8 +22,8 @@ use crate::request::data::OpData;
 use crate::request::data::net::{Data, Transfer};
 use crate::request::op::Caps;
 use crate::request::{Flags, Request, RequestId};
-use crate::ring::Core;
 use crate::ring::row::{LATE, Outcome};
+use crate::ring::{Attempt, Core};
 
 /// Faults of calls.
 impl Core {
@@ -239,17 +239,6 @@ impl Core {
         if !matches!(self[id].data, OpData::Net(_)) {
             // As in the kernel: io_uring/rw.c breaks the chain after a short transfer; io_uring/net.c does so only with MSG_WAITALL.
             self[id].fail();
-        }
-    }
-
-    /// Shortens a receive into these buffers, if the request's bundles are to be shortened.
-    #[cold]
-    pub fn cut_bundle(&self, id: RequestId, buffers: &mut Vec<IoVector>) {
-        let Some(value) = self.instruments().chaos.bundles.get(&self[id].serial) else { return };
-        let whole: u64 = buffers.iter().map(|buffer| buffer.length).sum();
-        if whole > 1 {
-            cut_vectors(buffers, 1 + (value % (whole - 1)) as usize);
-            buffers.retain(|buffer| buffer.length > 0);
         }
     }
 
@@ -501,5 +490,19 @@ fn fill(IoVector { base, length }: IoVector) {
             return;
         }
         done += piece;
+    }
+}
+
+impl Attempt<'_> {
+    /// Shortens a receive into these buffers, if the request's bundles are to be shortened.
+    #[cold]
+    pub fn cut_bundle(&mut self, buffers: &mut Vec<IoVector>) {
+        let (core, id) = self.core_mut();
+        let Some(value) = core.instruments().chaos.bundles.get(&core[id].serial) else { return };
+        let whole: u64 = buffers.iter().map(|buffer| buffer.length).sum();
+        if whole > 1 {
+            cut_vectors(buffers, 1 + (value % (whole - 1)) as usize);
+            buffers.retain(|buffer| buffer.length > 0);
+        }
     }
 }

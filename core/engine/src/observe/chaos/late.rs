@@ -15,8 +15,8 @@ use crate::request::data::net::Data;
 use crate::request::op::Caps;
 use crate::request::shown::Kind;
 use crate::request::{Flags, Phase, RequestId};
-use crate::ring::Core;
 use crate::ring::row::{HELD, LATE, Outcome};
+use crate::ring::{Attempt, Core};
 use crate::wait::timers::Clock;
 
 /// The longest delay of a completion.
@@ -62,14 +62,6 @@ impl Core {
     fn memory_in_flight(&mut self, id: RequestId) -> Option<&mut Memory> {
         let serial = self[id].serial;
         self.instruments_mut().chaos.in_flight.get_mut(serial)
-    }
-
-    /// Notes the provided buffers that a request fills.
-    #[cold]
-    pub fn fills_selected(&mut self, id: RequestId, buffers: &[IoVector]) {
-        if let Some(memory) = self.memory_in_flight(id) {
-            memory.fills_selected(buffers);
-        }
     }
 
     /// Holds a late request that writes or sends data back before its first attempt: data that the program changes meanwhile are
@@ -139,15 +131,9 @@ impl Core {
         self.requests().get(id).is_some_and(|request| core::ptr::eq(request.op, &raw const HELD.op))
     }
 
-    /// Ends the hold of a request, which is cancelled instead of attempted.
-    pub fn ends_hold(&mut self, id: RequestId) -> bool {
-        self[id].op = self.named_row(self[id].sqe.opcode);
-        self.time_mut().timers.cancel(id)
-    }
-
     /// Ends the hold of a request by its first attempt.
     pub fn ends_hold_now(&mut self, id: RequestId) {
-        self.ends_hold(id);
+        self.attempt(id).ends_hold();
         self.start(id);
     }
 
@@ -273,7 +259,7 @@ impl Core {
         !request.flags.has(Flags::CQE_SKIP.with(Flags::SILENCED))
             && !request.op.caps.has(Caps::WATCHES)
             && !matches!(request.data, OpData::Timeout(_))
-            && !self.is_shared()
+            && self.shared().is_none()
     }
 
     /// Takes the data of a request that is done from the program's memory. They come back after `delay_ns`. Returns the time until they
@@ -330,4 +316,22 @@ impl Core {
 /// Returns the delay of a completion by the fault's value.
 fn lateness_ns(value: u64) -> u64 {
     delay_ns().unwrap_or(value % LATEST_NS)
+}
+
+impl Attempt<'_> {
+    /// Ends the hold of a request, which is cancelled instead of attempted.
+    pub fn ends_hold(&mut self) -> bool {
+        let (core, id) = self.core_mut();
+        core[id].op = core.named_row(core[id].sqe.opcode);
+        core.time_mut().timers.cancel(id)
+    }
+
+    /// Notes the provided buffers that a request fills.
+    #[cold]
+    pub fn fills_selected(&mut self, buffers: &[IoVector]) {
+        let (core, id) = self.core_mut();
+        if let Some(memory) = core.memory_in_flight(id) {
+            memory.fills_selected(buffers);
+        }
+    }
 }

@@ -29,9 +29,8 @@ use linux_raw_sys::io_uring::io_uring_params;
 use crate::abi::{Errno, Sqe};
 use crate::os::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use crate::os::{self, Fd, user, vdso};
-use crate::request::Flags;
 use crate::request::op::Op;
-use crate::request::shown;
+use crate::request::{Flags, shown};
 
 pub use lent::Lent;
 pub use requests::ends;

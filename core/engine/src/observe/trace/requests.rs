@@ -11,7 +11,7 @@ use crate::os::sync::atomic::Ordering;
 use crate::queue::Cqe;
 use crate::request::op::Op;
 use crate::request::{Flags, RequestId};
-use crate::ring::{Core, registry};
+use crate::ring::{Attempt, Core, registry};
 
 /// Reports the end of the process, and of the rings that it has used and not closed.
 pub fn ends() {
@@ -89,15 +89,6 @@ impl Core {
         }
     }
 
-    /// Notes that a traced request uses a provided buffer.
-    #[cold]
-    pub fn trace_buffer(&mut self, id: RequestId, address: u64) {
-        let serial = self[id].serial;
-        if let Some(lent) = self.instruments_mut().traced.lent_mut(serial) {
-            lent.takes(address);
-        }
-    }
-
     /// Reports a step of a traced request.
     #[cold]
     pub fn trace_step(&self, id: RequestId, step: Step, value: u32) {
@@ -158,4 +149,16 @@ impl Core {
 pub(super) fn completed(serial: u64, cqe: &Cqe, marks: u32, cq_ready: u32) -> event::Completed {
     let Cqe { user_data, res, flags, big } = *cqe;
     event::Completed { serial, user_data, res, flags, big, marks, cq_ready }
+}
+
+impl Attempt<'_> {
+    /// Notes that a traced request uses a provided buffer.
+    #[cold]
+    pub fn trace_buffer(&mut self, address: u64) {
+        let (core, id) = self.core_mut();
+        let serial = core[id].serial;
+        if let Some(lent) = core.instruments_mut().traced.lent_mut(serial) {
+            lent.takes(address);
+        }
+    }
 }

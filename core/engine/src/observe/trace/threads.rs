@@ -8,10 +8,8 @@
 //!   C library's number changes with the thread. A thread without storage of its own usually has another stack; if it uses the very
 //!   stack of the storage's owner (a child of `vfork`, a coroutine that moves), it is reported as the owner.
 
-use crate::os;
-use crate::os::host;
 use crate::os::sync::atomic::{AtomicU64, Ordering};
-use crate::os::{stack_pointer, user};
+use crate::os::{self, host, stack_pointer, user};
 
 /// The number of remembered threads; others ask the kernel. A simulation forgets them after every schedule.
 const REMEMBERED: usize = if cfg!(anyring_simulation) { 4 } else { 256 };

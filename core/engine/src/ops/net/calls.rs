@@ -8,7 +8,7 @@ use crate::abi::Errno;
 use crate::feature::provided_buffers::Span;
 use crate::ops::net::rights;
 use crate::os::{self, Fd, call};
-use crate::request::data::address::Address;
+use crate::request::data::net::Address;
 
 /// Calls `recv(2)` without waiting, into memory of the program.
 pub fn receive(fd: Fd, span: Span, flags: u32) -> Result<usize, Errno> {

@@ -29,8 +29,7 @@ use crate::abi::Errno;
 use crate::os::user::IoVector;
 use crate::os::{self, Fd};
 use crate::request::data::OpData;
-use crate::request::data::message::Progress;
-use crate::request::data::net::Data;
+use crate::request::data::net::{Data, Progress};
 use crate::request::field::Field;
 use crate::request::shown::When;
 use crate::request::{Flags, Request};
@@ -138,7 +137,7 @@ fn take_registered(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     }
     let node =
         cx.ring.buffers().check(request.sqe.buf_index, request.sqe.addr, u64::from(request.sqe.len))?;
-    cx.hold_buffer(node);
+    cx.ring.hold_buffer(cx.id(), node);
     cx.flags.clear(Flags::REGISTERED_BUFFER);
     Ok(())
 }

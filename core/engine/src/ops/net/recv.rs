@@ -20,14 +20,11 @@ use crate::ops::net::{
 use crate::os::user::{self, IoVector};
 use crate::os::{self, Fd};
 use crate::request::data::OpData;
-use crate::request::data::message::empty_header;
-use crate::request::data::net::{Data, Transfer};
-use crate::request::field::Field;
+use crate::request::data::net::{Data, Transfer, empty_header};
+use crate::request::field::{Field, Unused};
 use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Kind, arg};
-use crate::request::unused::Unused;
-use crate::request::version;
-use crate::request::{Flags, Request};
+use crate::request::{Flags, Request, version};
 use crate::ring::drive::readiness::{Known, SocketKind};
 use crate::ring::row::{Outcome, Quick, Row, Tried};
 use crate::ring::{Attempt, Lent};

@@ -13,13 +13,10 @@ use crate::ops::net::{UNUSUAL_LENGTH, calls, ended, failed, start};
 use crate::os::{Fd, user};
 use crate::request::Flags;
 use crate::request::data::OpData;
-use crate::request::data::address::LONGEST;
-use crate::request::data::message::Message;
-use crate::request::data::net::Data;
-use crate::request::field::Field;
+use crate::request::data::net::{Data, LONGEST, Message};
+use crate::request::field::{Field, Unused};
 use crate::request::op::{Caps, Code};
 use crate::request::shown::{self, Kind, arg};
-use crate::request::unused::Unused;
 use crate::ring::Attempt;
 use crate::ring::row::{Outcome, Row};
 

@@ -17,14 +17,11 @@ use crate::ops::net::{
 };
 use crate::os::{self, Fd, user};
 use crate::request::data::OpData;
-use crate::request::data::address::Address;
-use crate::request::data::message::{Message, import_vectors};
-use crate::request::data::net::{Data, Transfer};
-use crate::request::field::Field;
+use crate::request::data::net::{Address, Data, Message, Transfer, import_vectors};
+use crate::request::field::{Field, Unused};
 use crate::request::op::{Caps, Code};
+use crate::request::order::ROOM;
 use crate::request::shown::{self, Argument, Kind, When, arg};
-use crate::request::train::ROOM;
-use crate::request::unused::Unused;
 use crate::request::{Flags, Request};
 use crate::ring::row::{Outcome, Quick, Row, Tried};
 use crate::ring::{Attempt, Lent};

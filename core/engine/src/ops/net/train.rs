@@ -3,7 +3,7 @@
 //! are bytes of one stream, however many calls sent them.
 //!
 //! The first send is held if the next SQE is another send on its socket, and so are the next ones
-//! ([`crate::request::train`]). If they cannot be sent together, each is sent alone.
+//! ([`crate::request::order::Train`]). If they cannot be sent together, each is sent alone.
 //!
 //! On a stream, the call may send a part of the data. Sends that were sent whole complete; the one in which the call stopped continues as
 //! if it had been sent alone. If it waits for room, so do the sends behind it, so that no send gets between its bytes.
@@ -20,8 +20,8 @@ use crate::ops::net::calls;
 use crate::ops::net::send::{go_on, transmit};
 use crate::os::user::IoVector;
 use crate::os::{self, Fd};
-use crate::request::data::message::empty_header;
-use crate::request::train::{ROOM, Train};
+use crate::request::data::net::empty_header;
+use crate::request::order::{ROOM, Train};
 use crate::request::{FileHold, Flags, RequestId};
 use crate::ring::row::{Depart, Outcome};
 use crate::ring::{Attempt, Core, Lent};

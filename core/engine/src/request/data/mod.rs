@@ -1,19 +1,16 @@
 //! Data that operations keep in a request between their steps.
 
-pub mod address;
-pub mod message;
 pub mod net;
-mod open;
 
 use alloc::boxed::Box;
 use core::any::Any;
+
+use linux_raw_sys::general::open_how;
 
 use crate::assets::directories::Description;
 use crate::feature::timeouts::Timeout;
 use crate::os::user::{IoVector, Path};
 use crate::os::{EpollEvent, OwnedFd};
-
-pub use open::Open;
 
 /// The segments of a vectored transfer.
 pub type Vectors = Box<[IoVector]>;
@@ -68,4 +65,18 @@ impl OpData {
             _ => None,
         }
     }
+}
+
+/// The arguments of an open in progress.
+pub struct Open {
+    /// The path to open.
+    pub path: Path,
+    /// Flags, mode and resolution.
+    pub how: open_how,
+    /// Unknown flags are refused, as by `openat2(2)`; `openat(2)` ignores them.
+    pub strict: bool,
+    /// The open waits for the other end of a FIFO, instead of failing or succeeding immediately.
+    pub patient: bool,
+    /// The file goes into a slot, so it is opened close-on-exec: no program executed meanwhile may inherit it.
+    pub in_slot: bool,
 }

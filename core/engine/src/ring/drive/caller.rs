@@ -1,8 +1,7 @@
 //! Waiting in `enter`: the caller does queued work, drives the ring, or sleeps while another thread drives.
 
 use crate::abi::Errno;
-use crate::os::host;
-use crate::os::{self, EpollEvent};
+use crate::os::{self, EpollEvent, host};
 use crate::ring::drive::leave::{end_call, leave, pass_role_on};
 use crate::ring::drive::names::BATCH;
 use crate::ring::drive::reactor;
@@ -133,7 +132,8 @@ fn drive(
     let epoll = core.epoll()?;
     // Another thread may make room by reaping, without a call.
     let room_ns = (core.queues.cq.kept() > 0).then_some(ROOM_NS);
-    let bounds = [timeout_ns, core.next_timer_ns(), core.next_recheck_ns(), room_ns, core.next_look_ns()];
+    let bounds =
+        [timeout_ns, core.next_timer_ns(), core.next_recheck_ns(), room_ns, core.shared.next_look_ns()];
     let mut timeout_ns = bounds.into_iter().flatten().min();
     let context = core.transfers_to_await(wanted.saturating_sub(core.queues.cq_ready()));
     if context.is_none() {
@@ -143,7 +143,7 @@ fn drive(
     core.drive.observers.caller_sleeps();
     core.watch_pages();
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
-    core.sleeps(1);
+    core.shared.sleeps(1, core.queues.cq.tail());
     core.drive.sleepers.falls_asleep(None);
     core.readiness.falls_asleep();
     let (ring, first) = (core.identity.ring, events.as_mut_ptr());
@@ -166,11 +166,11 @@ fn drive(
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     core.drive.sleepers.note_return(None);
     core.readiness.wakes();
-    core.sleeps(-1);
+    core.shared.sleeps(-1, core.queues.cq.tail());
     debug_assert!(core.zero_copy.is_all_watched(), "nothing came back unheard");
     core.drive.token.give_up();
     if context.is_some() {
-        core.end_wait_for_transfers(woken.map(drop));
+        core.aio.end_wait_for_transfers(woken.map(drop));
     }
     match woken {
         Err(errno) if context.is_some() && errno != Errno::EINTR => Ok(()),
@@ -222,15 +222,15 @@ fn sleep_as(
     let place = core.drive.token.sleep(sleep);
     let event = core.drive.sleepers.at(place).inspect_err(|_| core.drive.token.awake(place))?;
     core.rouse_from_transfers();
-    core.sleeps(1);
+    core.shared.sleeps(1, core.queues.cq.tail());
     core.drive.sleepers.falls_asleep(Some(place));
-    let timeout_ns = [timeout_ns, core.next_look_ns()].into_iter().flatten().min();
+    let timeout_ns = [timeout_ns, core.shared.next_look_ns()].into_iter().flatten().min();
     let ring = core.identity.ring;
     let ended = || ended(ring, serial, Some(place), &[]);
     let woken = guard.unlocked(|| host::sleep(|| os::poll_readable(event, timeout_ns, signal_mask), ended));
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     core.drive.sleepers.note_return(Some(place));
-    core.sleeps(-1);
+    core.shared.sleeps(-1, core.queues.cq.tail());
     // Under the lock, under which every signal is sent, too: no signal for the next sleeper is lost.
     os::eventfd_drain(event);
     core.drive.token.awake(place);
@@ -243,7 +243,7 @@ fn ended(ring: &'static Ring, serial: u64, place: Option<usize>, events: &[Epoll
     let mut guard = ring.lock();
     let Some(core) = live(&mut guard, serial) else { return };
     core.drive.sleepers.note_return(place);
-    core.sleeps(-1);
+    core.shared.sleeps(-1, core.queues.cq.tail());
     // No call is in progress that would see what is posted.
     core.drive.observers.posts_later();
     if let Some(place) = place {
@@ -251,7 +251,7 @@ fn ended(ring: &'static Ring, serial: u64, place: Option<usize>, events: &[Epoll
         core.drive.token.awake(place);
     } else {
         core.drive.token.give_up();
-        core.end_wait_for_transfers(Ok(()));
+        core.aio.end_wait_for_transfers(Ok(()));
         core.readiness.wakes();
         core.take_events_of_sleep(events);
         if !core.defers() {

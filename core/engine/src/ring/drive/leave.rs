@@ -23,7 +23,7 @@ pub fn leave(core: &mut Core) {
 pub fn pass_role_on(core: &mut Core) {
     core.put_right();
     match core.drive.token.driver() {
-        Driver::Nobody if !core.pass_on() => {
+        Driver::Nobody if !core.drive.pass_on() => {
             if core.needs_driver() {
                 reactor::attend(core);
             } else if core.aio.is_idle() && !core.work.is_under_way() {

@@ -34,6 +34,7 @@ use crate::abi::Errno;
 use crate::os::{self, EpollEvent, Fd};
 use crate::ring::drive::names::{BATCH, CHANNEL, GLIMPSE, KICK};
 use crate::ring::drive::observers::Poller;
+use crate::ring::parts::Drive;
 use crate::ring::{Core, Counted, Ring, live};
 use crate::wait::Driver;
 
@@ -50,6 +51,15 @@ impl Poller for Ring {
     }
 }
 
+impl Drive {
+    /// True if the reactor leaves the ring to a caller that waits for `wanted` completions, sleeping or not: every event would wake the
+    /// reactor beside the caller. A caller that only looks does not replace the reactor.
+    #[inline]
+    pub fn reactor_gives_way(&self, wanted: u32) -> bool {
+        wanted > 0 && self.token.driver() == Driver::Reactor && !self.observers.may_wait_outside()
+    }
+}
+
 impl Core {
     /// True if completions wait until the program's thread fetches them.
     pub fn defers(&self) -> bool {
@@ -58,15 +68,9 @@ impl Core {
 
     /// True if completions are deferred, and nobody is notified of any. Then nothing is missed while no caller is inside.
     pub(in crate::ring::drive) fn is_left_to_callers(&self) -> bool {
-        let told = self.observed() || self.is_crowded() || self.is(IORING_SETUP_TASKRUN_FLAG);
+        let told =
+            self.drive.observers.watch() || self.shared.is_crowded() || self.is(IORING_SETUP_TASKRUN_FLAG);
         self.defers() && !told
-    }
-
-    /// True if the reactor leaves the ring to a caller that waits for `wanted` completions, sleeping or not: every event would wake the
-    /// reactor beside the caller. A caller that only looks does not replace the reactor.
-    #[inline]
-    pub fn reactor_gives_way(&self, wanted: u32) -> bool {
-        wanted > 0 && self.drive.token.driver() == Driver::Reactor && !self.drive.observers.may_wait_outside()
     }
 
     /// True if further ready requests are left to the next call.
@@ -113,7 +117,7 @@ impl Core {
         self.drive.sleepers.lose_kick();
         self.aio.lose_kick();
         let Ok(epoll) = self.epoll() else { return true };
-        self.hear_again(epoll);
+        self.shared.hear_again(epoll);
         self.zero_copy.watch_by(epoll);
         for index in self.readiness.register_again(epoll) {
             self.wake_waiters(index, readiness::ALL_EVENTS);
@@ -132,7 +136,7 @@ impl Core {
         os::epoll_ctl(epoll, os::nr::EPOLL_CTL_ADD, kick, os::nr::EPOLLIN, KICK)?;
         self.drive.sleepers.set_kick(kick);
         self.readiness.set_epoll(epoll);
-        self.hear(epoll);
+        self.shared.hear(epoll);
         Ok(epoll)
     }
 
@@ -257,10 +261,10 @@ impl Core {
             self.notify_observers();
         }
         if self.drive.token.is_awaited() {
-            self.wake_sleepers();
+            self.drive.wake_sleepers(self.queues.cq_ready());
         }
         if self.shared.is_some() {
-            self.tell_others();
+            self.shared.tell_others();
         }
     }
 

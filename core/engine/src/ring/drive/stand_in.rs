@@ -12,8 +12,7 @@ use crate::os::sync::atomic::{AtomicBool, Ordering};
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd};
 use crate::ring::drive::reactor;
-use crate::ring::watches;
-use crate::ring::{Core, Ring, live, registry};
+use crate::ring::{Core, Ring, live, registry, watches};
 use crate::wait::Driver;
 
 /// Returns the stand-in of the ring `fd`. Only the engine may close it.
@@ -84,7 +83,7 @@ pub fn added_to_epoll(fd: Fd) {
     let Some(ring) = registry::get(fd) else { return };
     if let Some(core) = ring.lock().as_mut() {
         core.drive.observers.note_in_epoll();
-        if core.drive.observers.is_readable() || core.is_shared() {
+        if core.drive.observers.is_readable() || core.shared.is_some() {
             core.light();
         }
     }
@@ -122,7 +121,7 @@ impl Core {
             os::close_own(lost);
         }
         self.drive.observers.set_stand_in(fd);
-        self.stand_in_is_own();
+        self.shared.note_own_stand_in();
         if self.queues.cq_ready() > 0 {
             os::eventfd_signal(fd);
         }
@@ -187,7 +186,7 @@ impl Core {
 
     /// Removes the stand-in, which is drained now, from the list, unless other processes may make it readable, too.
     pub(super) fn put_out_own(&mut self) {
-        if !self.is_shared() {
+        if self.shared.is_none() {
             self.put_out();
         }
     }

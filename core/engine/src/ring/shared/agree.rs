@@ -2,25 +2,20 @@
 
 use alloc::boxed::Box;
 
-use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN};
 use linux_raw_sys::io_uring::IORING_SETUP_R_DISABLED;
 
 use crate::abi::Errno;
-use crate::os::{self, Fd};
+use crate::os;
 use crate::process::family;
 use crate::process::page::{OWNERS, Owner, Page, State};
-use crate::ring::drive::names::BELL;
 use crate::ring::drive::reactor;
+use crate::ring::parts::Submitter;
 use crate::ring::shared::{Published, Shared};
-use crate::ring::submitter::Submitter;
 use crate::ring::{Core, Ring};
 use crate::wait::Driver;
 
 /// The number of `enter` calls between two checks whether a ring still has several processes.
 const LOOKS: u64 = 128;
-
-/// The time between two checks whether another process posted and was killed before it could ring the bell.
-const LOOK_NS: u64 = 1_000_000_000;
 
 impl Ring {
     /// Lists the ring with the reactor, in the parent after a `fork`: children may need this process for its requests.
@@ -54,7 +49,7 @@ impl Core {
         state.receive_queues = self.resources.receive_queues.next_id();
         state.sq_thread = if self.drive.token.driver() == Driver::SqThread { family::own() } else { 0 };
         state.readable = u32::from(self.drive.observers.shows_readable());
-        self.shared = Some(Box::new(Shared {
+        *self.shared = Some(Box::new(Shared {
             page,
             bell,
             heard: false,
@@ -72,17 +67,11 @@ impl Core {
         debug_assert!(!self.work.is_lent(), "lent work may lose its files once the SQ head is known");
         self.publish_sq_head();
         if let Some(epoll) = self.readiness.epoll() {
-            self.hear(epoll);
+            self.shared.hear(epoll);
         }
         // Published now: the child may lock the page before this process does.
         self.leave_page();
         Some(page)
-    }
-
-    /// True if the ring has a page, because other processes may use the ring.
-    #[inline]
-    pub fn is_shared(&self) -> bool {
-        self.shared.is_some()
     }
 
     /// Resets the state in a child after `fork`.
@@ -90,7 +79,7 @@ impl Core {
         if self.drive.submitter.is_known() {
             self.drive.submitter = Submitter::Elsewhere;
         }
-        if let Some(shared) = &mut self.shared {
+        if let Some(shared) = &mut *self.shared {
             shared.heard = false;
             shared.joined = false;
             shared.asleep = 0;
@@ -99,30 +88,13 @@ impl Core {
         }
     }
 
-    /// Has an epoll instance of this ring report the bell.
-    pub(in crate::ring) fn hear(&mut self, epoll: Fd) {
-        if let Some(shared) = &mut self.shared
-            && !shared.heard
-        {
-            shared.heard = os::epoll_ctl(epoll, EPOLL_CTL_ADD, shared.bell, EPOLLIN | EPOLLET, BELL).is_ok();
-        }
-    }
-
-    /// Has an epoll instance report the bell in place of a lost one.
-    pub(in crate::ring) fn hear_again(&mut self, epoll: Fd) {
-        if let Some(shared) = &mut self.shared {
-            shared.heard = false;
-        }
-        self.hear(epoll);
-    }
-
     /// Notes in the page that this process uses the ring.
     pub fn join(&mut self) {
         if self.defers() {
             // Only the ring's own thread can use it.
             return;
         }
-        let Some(shared) = &mut self.shared else { return };
+        let Some(shared) = &mut *self.shared else { return };
         if shared.joined {
             return;
         }
@@ -136,17 +108,6 @@ impl Core {
         }
     }
 
-    /// True if other processes use the ring, or wait for what this process does on it.
-    pub(in crate::ring) fn is_crowded(&self) -> bool {
-        self.shared.as_ref().is_some_and(|shared| shared.crowded)
-    }
-
-    /// Returns how long a thread may sleep for the ring before it has to look at it again: nothing reports what a process posted that was
-    /// killed before it could ring the bell.
-    pub(in crate::ring) fn next_look_ns(&self) -> Option<u64> {
-        self.is_crowded().then_some(LOOK_NS)
-    }
-
     /// True if, on a ring of several processes, this one has anything that others may ask for, or wait for.
     #[inline]
     pub(in crate::ring) fn is_owed(&self) -> bool {
@@ -155,45 +116,12 @@ impl Core {
         })
     }
 
-    /// True if completions have to be reported to anything beside callers.
-    #[inline]
-    pub fn observed(&self) -> bool {
-        self.drive.observers.watch()
-    }
-
-    /// Notes that an eventfd was registered. Only children of later forks will know it.
-    pub fn eventfd_is_own(&mut self) {
-        if let Some(shared) = &mut self.shared {
-            shared.own_eventfd = true;
-        }
-    }
-
-    /// Notes that a stand-in was made. Only children of later forks will have it.
-    pub(in crate::ring) fn stand_in_is_own(&mut self) {
-        if let Some(shared) = &mut self.shared {
-            shared.own_stand_in = true;
-        }
-    }
-
-    /// Returns whether the stand-in that all processes of the ring have is readable, whichever process signalled it; `None` without one.
-    pub(in crate::ring) fn common_stand_in_is_readable(&self) -> Option<bool> {
-        let shared = self.shared.as_ref().filter(|shared| !shared.own_stand_in)?;
-        Some(shared.state().readable != 0)
-    }
-
-    /// Notes in the page that the stand-in was signalled, or is about to be drained, for the other processes that have it.
-    pub(in crate::ring) fn tell_of_stand_in(&mut self, readable: bool) {
-        if let Some(shared) = self.shared.as_ref().filter(|shared| !shared.own_stand_in) {
-            shared.state().readable = u32::from(readable);
-        }
-    }
-
     /// Gives the page up if no other process is left that could use the ring. Checks that now and then.
     pub fn unshare_if_alone(&mut self) {
-        let Some(shared) = &self.shared else { return };
+        let Some(shared) = &*self.shared else { return };
         if self.life.activity() % LOOKS == 0 && shared.state().messages == 0 && family::is_alone() {
-            let readable = self.common_stand_in_is_readable();
-            self.shared = None;
+            let readable = self.shared.common_stand_in_is_readable();
+            *self.shared = None;
             // The state of the stand-in in which the other processes have left it.
             self.drive.observers.set_readable(readable.unwrap_or(false));
         }
@@ -201,7 +129,7 @@ impl Core {
 
     /// Reads what other processes have changed, after the page's lock was locked.
     pub(in crate::ring) fn enter_page(&mut self) {
-        let Some(shared) = &mut self.shared else { return };
+        let Some(shared) = &mut *self.shared else { return };
         let state = shared.state();
         if state.last == family::own() {
             return;
@@ -228,7 +156,7 @@ impl Core {
 
     /// Notifies the threads of this process that wait for completions, after another process posted.
     fn posted_elsewhere(&mut self) {
-        let Some(shared) = &self.shared else { return };
+        let Some(shared) = &*self.shared else { return };
         let (own_stand_in, own_eventfd) = (shared.own_stand_in, shared.own_eventfd);
         if let Some(fd) = self.drive.observers.stand_in()
             && own_stand_in
@@ -240,7 +168,7 @@ impl Core {
         if own_eventfd {
             self.signal_eventfd();
         }
-        self.wake_sleepers();
+        self.drive.wake_sleepers(self.queues.cq_ready());
     }
 
     /// Publishes in the page what the other processes have to know, before the page's lock is unlocked.
@@ -248,7 +176,7 @@ impl Core {
         let requests = self.requests.live() as u32;
         let overflowing = u32::from(self.queues.cq.kept() > 0);
         let reading = u32::from(self.work.in_flight().is_any());
-        let Some(shared) = &mut self.shared else { return };
+        let Some(shared) = &mut *self.shared else { return };
         let hearers = shared.asleep + u32::from(shared.observes_alone());
         let mut published = core::mem::take(&mut shared.published);
         let state = shared.state();
@@ -261,50 +189,18 @@ impl Core {
         shared.published = published;
     }
 
-    /// Counts a thread that goes to sleep for completions, or (-1) is back.
-    pub fn sleeps(&mut self, change: i32) {
-        let (kept_elsewhere, tail) = (self.overflows_elsewhere(), self.queues.cq.tail());
-        let Some(shared) = &mut self.shared else { return };
-        shared.asleep = shared.asleep.saturating_add_signed(change);
-        let asks = kept_elsewhere || shared.state().reading > shared.published.reading;
-        if change > 0 && asks && shared.asked_at.replace(tail) != Some(tail) {
-            // There may be room now, or no other process may fetch these reads. Once for each tail: the bell wakes this process, too.
-            shared.ring_the_bell();
-        }
-    }
-
     /// Does what other processes of the ring cannot do without this process.
     #[inline]
     pub(in crate::ring) fn serve_others(&mut self) {
-        if self.is_crowded() {
+        if self.shared.is_crowded() {
             self.flush_overflow();
         }
         self.read_mail();
     }
 
-    /// True if another process waits for completions, or watches for them.
-    pub fn is_awaited_elsewhere(&self) -> bool {
-        self.shared.as_ref().is_some_and(|shared| shared.state().hearers > shared.published.hearers)
-    }
-
-    /// True if another process keeps CQEs.
-    pub(in crate::ring) fn overflows_elsewhere(&self) -> bool {
-        let Some(shared) = &self.shared else { return false };
-        shared.state().overflowing > shared.published.overflowing
-    }
-
-    /// Rings the bell if other processes wait for what was posted.
-    pub(in crate::ring) fn tell_others(&self) {
-        if self.is_awaited_elsewhere()
-            && let Some(shared) = &self.shared
-        {
-            shared.ring_the_bell();
-        }
-    }
-
     /// Publishes in the page that the ring is enabled, and that its submitter is in this process.
     pub(in crate::ring) fn publish_submitter(&self) {
-        if let Some(shared) = &self.shared {
+        if let Some(shared) = &*self.shared {
             let state = shared.state();
             state.enabled = u32::from(!self.is(IORING_SETUP_R_DISABLED));
             if self.drive.submitter.is_here() {
@@ -328,34 +224,22 @@ impl Core {
         }
     }
 
-    /// Returns the next id of a queue of zero-copy receives, as far as other processes know it.
-    pub fn receive_queue_ids(&self) -> u32 {
-        self.shared.as_ref().map_or(0, |shared| shared.state().receive_queues)
-    }
-
-    /// Publishes the next id of a queue of zero-copy receives.
-    pub fn publish_receive_queue_ids(&self) {
-        if let Some(shared) = &self.shared {
-            shared.state().receive_queues = self.resources.receive_queues.next_id();
-        }
-    }
-
     /// Wakes the SQ thread, in whatever process it is.
     ///
     /// # Errors
     /// As for [`Core::sq_thread_lives`].
     pub fn wake_sq_thread(&mut self) -> Result<(), Errno> {
         self.sq_thread_lives()?;
-        match &self.shared {
+        match &*self.shared {
             Some(shared) if self.drive.token.driver() != Driver::SqThread => shared.ring_the_bell(),
-            _ => self.kick_driver(),
+            _ => self.drive.kick_driver(),
         }
         Ok(())
     }
 
     /// Removes this process's state from the page, because the process leaves the ring for good.
     pub(in crate::ring) fn leave_ring(&mut self) {
-        let Some(shared) = &mut self.shared else { return };
+        let Some(shared) = &mut *self.shared else { return };
         shared.asleep = 0;
         shared.own_eventfd = false;
         shared.own_stand_in = false;
@@ -371,7 +255,7 @@ impl Core {
             state.sq_thread = 0;
         }
         shared.published = Published::default();
-        self.withdraw_letters();
+        self.shared.withdraw_letters();
     }
 }
 

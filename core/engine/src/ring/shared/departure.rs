@@ -15,7 +15,7 @@ use crate::queue::Cqe;
 use crate::request::op::Caps;
 use crate::request::{Flags, Phase, RequestId};
 use crate::ring::drive::caller;
-use crate::ring::submitter::Submitter;
+use crate::ring::parts::Submitter;
 use crate::ring::{Core, Ring, lifetime, live, registry};
 
 /// How long transfers of files, which cannot be stopped, may take to end.
@@ -133,7 +133,7 @@ impl Core {
             }
             if !all
                 && let Some(left) = timeouts::to_inherit(self, id)
-                && self.bequeath(left)
+                && self.shared.bequeath(left)
             {
                 timeouts::forget(self, id);
                 continue;

@@ -15,8 +15,8 @@ use crate::process::page::{Letter, MAIL, OWNERS, State};
 use crate::queue::Cqe;
 use crate::request::{Phase, RequestId, cancel};
 use crate::ring::Core;
-use crate::ring::shared::Shared;
-use crate::ring::submitter::Submitter;
+use crate::ring::parts::Submitter;
+use crate::ring::shared::{Shared, Sharing};
 use crate::wait::timers::Clock;
 
 const CANCEL: u32 = 1;
@@ -68,11 +68,50 @@ impl State {
     }
 }
 
+impl Sharing {
+    /// True if a process that has ended left CQEs that are not posted yet.
+    pub(in crate::ring) fn kept_in_mail(&self) -> bool {
+        let kept = |letter: &Letter| letter.kind == KEPT;
+        self.as_ref().is_some_and(|shared| {
+            let state = shared.state();
+            state.messages > 0 && state.mail.iter().any(kept)
+        })
+    }
+
+    /// Leaves a timeout to the first process that reads of it. Returns false if there is no room.
+    pub(super) fn bequeath(&self, timeout: Inherited) -> bool {
+        self.as_ref().is_some_and(|shared| {
+            shared.write(Letter {
+                kind: TIMEOUT,
+                from: family::own(),
+                user_data: timeout.user_data,
+                time_ns: timeout.deadline_ns,
+                flags: timeout.flags,
+                opcode: u32::from(timeout.opcode),
+                index: u32::from(timeout.sqe_flags),
+                ..Letter::default()
+            })
+        })
+    }
+
+    /// Removes the questions of this process, whose answers nobody will read.
+    pub(super) fn withdraw_letters(&self) {
+        let Some(shared) = &**self else { return };
+        let state = shared.state();
+        for place in 0..MAIL {
+            let letter = &state.mail[place];
+            if letter.kind == CANCEL && letter.from == family::own() {
+                state.take_letter(place);
+            }
+        }
+    }
+}
+
 impl Core {
     /// Asks the other processes to cancel as `question` says; `found` is what this process found. Returns false if there is no process to
     /// ask; otherwise `id` will be completed.
     pub fn ask_others(&mut self, id: RequestId, question: Question, found: Result<usize, Errno>) -> bool {
-        let Some(shared) = &self.shared else { return false };
+        let Some(shared) = &*self.shared else { return false };
         let asked = shared.others();
         let letter = Letter {
             kind: CANCEL,
@@ -99,12 +138,12 @@ impl Core {
 
     /// Reads letters of other processes, and their answers.
     pub(in crate::ring::shared) fn read_mail(&mut self) {
-        let Some(shared) = &self.shared else { return };
+        let Some(shared) = &*self.shared else { return };
         if shared.state().messages == 0 {
             return;
         }
         for place in 0..MAIL {
-            let Some(shared) = &self.shared else { return };
+            let Some(shared) = &*self.shared else { return };
             let letter = shared.state().mail[place];
             match (letter.kind, letter.from == family::own()) {
                 (CANCEL, true) => self.read_answers(place, letter),
@@ -119,7 +158,7 @@ impl Core {
 
     /// Cancels requests for another process that asked for it.
     fn answer(&mut self, place: usize, letter: Letter) {
-        let Some(shared) = &self.shared else { return };
+        let Some(shared) = &*self.shared else { return };
         let Some(own) = shared.published.owner else { return };
         if letter.asked & (1 << own) == 0 {
             return;
@@ -127,7 +166,7 @@ impl Core {
         let question =
             Question { flags: letter.flags, user_data: letter.user_data, opcode: letter.opcode as u8 };
         let result = cancel::answer(self, question);
-        let Some(shared) = &self.shared else { return };
+        let Some(shared) = &*self.shared else { return };
         let answered = &mut shared.state().mail[place];
         answered.asked &= !(1 << own);
         match result {
@@ -141,7 +180,7 @@ impl Core {
 
     /// Completes the request that asked, if no process is left that could answer.
     fn read_answers(&mut self, place: usize, letter: Letter) {
-        let Some(shared) = &self.shared else { return };
+        let Some(shared) = &*self.shared else { return };
         let gone = |place: &usize| {
             let process = shared.state().owners[*place].process;
             letter.asked & (1 << place) != 0 && (process == 0 || !family::lives(process))
@@ -167,7 +206,7 @@ impl Core {
 
     /// Takes over a timeout whose process has ended.
     fn inherit(&mut self, place: usize, letter: Letter) {
-        let Some(shared) = &self.shared else { return };
+        let Some(shared) = &*self.shared else { return };
         shared.state().take_letter(place);
         timeouts::inherit(
             self,
@@ -183,7 +222,7 @@ impl Core {
 
     /// Posts a message that was sent to this ring in another process.
     fn take_completion(&mut self, place: usize, letter: Letter) {
-        let Some(shared) = &self.shared else { return };
+        let Some(shared) = &*self.shared else { return };
         if self.drive.submitter == Submitter::Elsewhere {
             return;
         }
@@ -194,7 +233,7 @@ impl Core {
 
     /// Sends a completion to the process whose thread drives this ring. Returns false if that is this process, or if there is no room.
     pub(in crate::ring) fn forward(&mut self, cqe: &Cqe) -> bool {
-        let Some(shared) = &self.shared else { return false };
+        let Some(shared) = &*self.shared else { return false };
         self.drive.submitter == Submitter::Elsewhere
             && shared.write(Letter {
                 kind: COMPLETION,
@@ -208,9 +247,9 @@ impl Core {
 
     /// Leaves the CQEs that found no room to the first process that reads of them. Returns false if letters have no room for all of them
     /// now.
-    pub(crate) fn bequeath_kept(&mut self) -> bool {
+    pub(super) fn bequeath_kept(&mut self) -> bool {
         self.flush_overflow();
-        let Some(shared) = &self.shared else { return true };
+        let Some(shared) = &*self.shared else { return true };
         self.queues.cq.leave_kept(|cqe| {
             let [time_ns, rest] = cqe.big;
             shared.write(Letter {
@@ -230,7 +269,7 @@ impl Core {
     /// Posts a CQE that a process could not post before it ended. Without room it stays a letter, because this process may end, too, at a
     /// point where it leaves letters no more; but if no place for letters is free, it is kept here.
     fn take_kept(&mut self, place: usize, letter: Letter) {
-        let Some(shared) = &self.shared else { return };
+        let Some(shared) = &*self.shared else { return };
         if !self.queues.has_room_for(1) && !shared.state().is_mail_full() {
             return;
         }
@@ -243,43 +282,6 @@ impl Core {
             big,
         });
         self.overflow_may_be_over();
-    }
-
-    /// True if a process that has ended left CQEs that are not posted yet.
-    pub(crate) fn kept_in_mail(&self) -> bool {
-        let kept = |letter: &Letter| letter.kind == KEPT;
-        self.shared.as_ref().is_some_and(|shared| {
-            let state = shared.state();
-            state.messages > 0 && state.mail.iter().any(kept)
-        })
-    }
-
-    /// Leaves a timeout to the first process that reads of it. Returns false if there is no room.
-    pub(crate) fn bequeath(&mut self, timeout: Inherited) -> bool {
-        self.shared.as_ref().is_some_and(|shared| {
-            shared.write(Letter {
-                kind: TIMEOUT,
-                from: family::own(),
-                user_data: timeout.user_data,
-                time_ns: timeout.deadline_ns,
-                flags: timeout.flags,
-                opcode: u32::from(timeout.opcode),
-                index: u32::from(timeout.sqe_flags),
-                ..Letter::default()
-            })
-        })
-    }
-
-    /// Removes the questions of this process, whose answers nobody will read.
-    pub(crate) fn withdraw_letters(&mut self) {
-        let Some(shared) = &self.shared else { return };
-        let state = shared.state();
-        for place in 0..MAIL {
-            let letter = &state.mail[place];
-            if letter.kind == CANCEL && letter.from == family::own() {
-                state.take_letter(place);
-            }
-        }
     }
 }
 

@@ -19,11 +19,24 @@ mod agree;
 mod departure;
 mod mail;
 
+use alloc::boxed::Box;
+use core::ops::{Deref, DerefMut};
+
+use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN};
+
 use crate::os::{self, Fd};
 use crate::process::page::{Page, State};
+use crate::ring::drive::names::BELL;
 
 pub use departure::{executes, exits, thread_ends};
 pub use mail::{Question, expire as look_for_answers};
+
+/// The time between two checks whether another process posted and was killed before it could ring the bell.
+const LOOK_NS: u64 = 1_000_000_000;
+
+/// A ring's [`Shared`]. There is one if the ring has a page, because other processes may use the ring.
+#[derive(Default)]
+pub struct Sharing(Option<Box<Shared>>);
 
 /// This process's side of a ring's page.
 pub struct Shared {
@@ -81,5 +94,121 @@ impl Shared {
     /// Has every other process that sleeps or watches look at the ring.
     fn ring_the_bell(&self) {
         os::eventfd_signal(self.bell);
+    }
+}
+
+impl Deref for Sharing {
+    type Target = Option<Box<Shared>>;
+    #[inline(always)]
+    fn deref(&self) -> &Option<Box<Shared>> {
+        &self.0
+    }
+}
+
+impl DerefMut for Sharing {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Option<Box<Shared>> {
+        &mut self.0
+    }
+}
+
+impl Sharing {
+    /// Has an epoll instance of this ring report the bell.
+    pub fn hear(&mut self, epoll: Fd) {
+        if let Some(shared) = &mut self.0
+            && !shared.heard
+        {
+            shared.heard = os::epoll_ctl(epoll, EPOLL_CTL_ADD, shared.bell, EPOLLIN | EPOLLET, BELL).is_ok();
+        }
+    }
+
+    /// Has an epoll instance report the bell in place of a lost one.
+    pub fn hear_again(&mut self, epoll: Fd) {
+        if let Some(shared) = &mut self.0 {
+            shared.heard = false;
+        }
+        self.hear(epoll);
+    }
+
+    /// True if other processes use the ring, or wait for what this process does on it.
+    pub fn is_crowded(&self) -> bool {
+        self.0.as_ref().is_some_and(|shared| shared.crowded)
+    }
+
+    /// Returns how long a thread may sleep for the ring before it has to look at it again: nothing reports what a process posted that was
+    /// killed before it could ring the bell.
+    pub fn next_look_ns(&self) -> Option<u64> {
+        self.is_crowded().then_some(LOOK_NS)
+    }
+
+    /// Notes that an eventfd was registered. Only children of later forks will know it.
+    pub fn note_own_eventfd(&mut self) {
+        if let Some(shared) = &mut self.0 {
+            shared.own_eventfd = true;
+        }
+    }
+
+    /// Notes that a stand-in was made. Only children of later forks will have it.
+    pub fn note_own_stand_in(&mut self) {
+        if let Some(shared) = &mut self.0 {
+            shared.own_stand_in = true;
+        }
+    }
+
+    /// Returns whether the stand-in that all processes of the ring have is readable, whichever process signalled it; `None` without one.
+    pub fn common_stand_in_is_readable(&self) -> Option<bool> {
+        let shared = self.0.as_ref().filter(|shared| !shared.own_stand_in)?;
+        Some(shared.state().readable != 0)
+    }
+
+    /// Notes in the page that the stand-in was signalled, or is about to be drained, for the other processes that have it.
+    pub fn tell_of_stand_in(&mut self, readable: bool) {
+        if let Some(shared) = self.0.as_ref().filter(|shared| !shared.own_stand_in) {
+            shared.state().readable = u32::from(readable);
+        }
+    }
+
+    /// True if another process waits for completions, or watches for them.
+    pub fn is_awaited_elsewhere(&self) -> bool {
+        self.0.as_ref().is_some_and(|shared| shared.state().hearers > shared.published.hearers)
+    }
+
+    /// True if another process keeps CQEs.
+    pub fn overflows_elsewhere(&self) -> bool {
+        let Some(shared) = &self.0 else { return false };
+        shared.state().overflowing > shared.published.overflowing
+    }
+
+    /// Rings the bell if other processes wait for what was posted.
+    pub fn tell_others(&self) {
+        if self.is_awaited_elsewhere()
+            && let Some(shared) = &self.0
+        {
+            shared.ring_the_bell();
+        }
+    }
+
+    /// Returns the next id of a queue of zero-copy receives, as far as other processes know it.
+    pub fn receive_queue_ids(&self) -> u32 {
+        self.0.as_ref().map_or(0, |shared| shared.state().receive_queues)
+    }
+
+    /// Counts a thread that goes to sleep for completions, or (-1) is back. `tail`: the CQ's.
+    pub fn sleeps(&mut self, change: i32, tail: u32) {
+        let kept_elsewhere = self.overflows_elsewhere();
+        let Some(shared) = &mut self.0 else { return };
+        shared.asleep = shared.asleep.saturating_add_signed(change);
+        let asks = kept_elsewhere || shared.state().reading > shared.published.reading;
+        if change > 0 && asks && shared.asked_at.replace(tail) != Some(tail) {
+            // There may be room now, or no other process may fetch these reads. Once for each tail: the bell wakes this process, too.
+            shared.ring_the_bell();
+        }
+    }
+
+    /// Publishes the next id of a queue of zero-copy receives.
+    pub fn publish_receive_queue_ids(&self, next_id: u32) {
+        if let Some(shared) = &self.0 {
+            shared.state().receive_queues = next_id;
+        }
     }
 }

@@ -19,7 +19,6 @@
 //! A process that holds a context takes some 40 ms longer to exit, and so does the end of a context. So a ring makes its context for a
 //! second transfer while one is in flight, or after some single ones; and a thread ends the context when it was not used for a while.
 
-pub mod command;
 mod transfers;
 
 use alloc::vec::Vec;
@@ -27,11 +26,14 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN};
+use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
 use crate::abi::Errno;
+use crate::assets::kinds::Kind;
 use crate::os::{self, Fd, nr};
-use crate::process::credentials::{self};
-use crate::process::threads;
+use crate::process::{credentials, threads};
+use crate::request::Request;
+use crate::request::op::Caps;
 use crate::wait::listing::TICK_NS;
 use crate::work::Work;
 
@@ -429,5 +431,43 @@ impl Aio {
         let work = self.flying.get_mut(usize::try_from(slot).ok()?)?.take()?;
         self.free.push(slot as u32);
         Some(work)
+    }
+}
+
+/// The command of one transfer, in the kernel's numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u16)]
+pub enum Command {
+    /// `IOCB_CMD_FSYNC`, since Linux 4.18.
+    Sync = 2,
+    /// `IOCB_CMD_FDSYNC`.
+    SyncData = 3,
+    /// `IOCB_CMD_PREADV`.
+    Read = 7,
+    /// `IOCB_CMD_PWRITEV`.
+    Write = 8,
+}
+
+impl Command {
+    /// Returns the command for a request that has [`Flags::DIRECT`](crate::request::Flags::DIRECT).
+    pub fn of(request: &Request) -> Command {
+        if request.op.caps.has(Caps::HASHED) {
+            Command::Write
+        } else if request.op.caps.has(Caps::POSITION) {
+            Command::Read
+        } else if request.sqe.op_flags & IORING_FSYNC_DATASYNC != 0 {
+            Command::SyncData
+        } else {
+            Command::Sync
+        }
+    }
+
+    /// Returns the note for a descriptor on which the kernel does not do this command without waiting.
+    pub fn waits(self) -> Kind {
+        match self {
+            Command::Sync | Command::SyncData => Kind::default(),
+            Command::Read => Kind::DIRECT_READS_WAIT,
+            Command::Write => Kind::DIRECT_WRITES_WAIT,
+        }
     }
 }

@@ -11,15 +11,40 @@ use crate::process::credentials::Whose;
 use crate::request::data::OpData;
 use crate::request::op::Caps;
 use crate::request::{Flags, POSITION, Phase, RequestId};
-use crate::ring::Core;
 use crate::ring::drive::names::AIO;
+use crate::ring::{Attempt, Core};
 use crate::work::Work;
-use crate::work::aio::command::Command;
 use crate::work::aio::{
-    APART, Awaited, Context, FLAG_IOPRIO, FLAG_RESFD, Iocb, KICK, Kick, MOST, NEVER, SECTOR, SINGLES,
-    TOGETHER, TRY_AGAIN,
+    APART, Aio, Awaited, Command, Context, FLAG_IOPRIO, FLAG_RESFD, Iocb, KICK, Kick, MOST, NEVER, SECTOR,
+    SINGLES, TOGETHER, TRY_AGAIN,
 };
 use crate::work::run::length;
+
+impl Aio {
+    /// True if the kernel is to be asked to do a transfer of this kind on `fd` without waiting. As a rule not, if it did not lately.
+    pub(in crate::work) fn tries_direct(&mut self, fd: Fd, command: Command) -> bool {
+        if !kinds::noted(fd).has(command.waits()) {
+            self.wanted = self.wanted.saturating_add(1);
+            return true;
+        }
+        self.untried += 1;
+        self.untried.is_multiple_of(TRY_AGAIN)
+    }
+
+    /// Ends the driver's sleep in a context, with its result.
+    pub(crate) fn end_wait_for_transfers(&mut self, woken: Result<(), Errno>) {
+        self.is_awaited = false;
+        if woken.is_err_and(|errno| errno != Errno::EINTR) {
+            // A sandbox refuses the call.
+            self.kick = Kick::Refused;
+        }
+    }
+
+    /// Returns the requests of all transfers that the kernel has.
+    pub(in crate::work) fn ids(&self) -> impl Iterator<Item = RequestId> {
+        self.flying.iter().flatten().map(|work| work.id)
+    }
+}
 
 impl Core {
     /// Submits the queued O_DIRECT transfers to the kernel, unless there is only one, for which the caller can wait as well.
@@ -65,7 +90,7 @@ impl Core {
             // While awake, the SQ thread looks all the time.
             return self.drive().sq_thread.is_asleep();
         }
-        !self.may_await_transfers() || self.nobody_comes() || self.is_shared()
+        !self.may_await_transfers() || self.nobody_comes() || self.shared().is_some()
     }
 
     /// True if a waiting caller waits for nothing but transfers, workers and time.
@@ -74,7 +99,7 @@ impl Core {
             && self.readiness().waiting() == 0
             && !self.zero_copy().is_waiting()
             && !self.drive().observers.has_glimpse()
-            && !self.is_shared()
+            && self.shared().is_none()
     }
 
     /// Submits as many queued transfers as there is room for; returns false if no more can be submitted.
@@ -161,35 +186,6 @@ impl Core {
         }
     }
 
-    /// True if the kernel is to be asked to do a transfer of this kind on `fd` without waiting. As a rule not, if it did not lately.
-    pub(in crate::work) fn tries_direct(&mut self, fd: Fd, command: Command) -> bool {
-        let aio = self.aio_mut();
-        if !kinds::noted(fd).has(command.waits()) {
-            aio.wanted = aio.wanted.saturating_add(1);
-            return true;
-        }
-        aio.untried += 1;
-        aio.untried.is_multiple_of(TRY_AGAIN)
-    }
-
-    /// True if a transfer past the cache goes to the kernel with the current submission, which then learns whether it is done without
-    /// waiting. Not a transfer of several parts: the kernel may refuse one when another is in flight, and reports that afterwards.
-    pub fn will_transfer(&self, id: RequestId) -> bool {
-        let request = &self[id];
-        let noted = kinds::noted(request.file.fd());
-        let is_one_part = matches!(request.data, OpData::None)
-            && kinds::is_in_a_page(request.sqe.off, request.sqe.len as usize)
-            && noted.has(Kind::IN_PAGES);
-        is_one_part
-            && request.sqe.off != POSITION
-            && request.whose == Whose::Common
-            && self.aio().has_context()
-            // An event that wakes a sleeping driver stays until the driver is back, and so do the events behind it.
-            && !self.aio().is_awaited
-            && self.aio().in_flight() + self.work().direct() < MOST
-            && !noted.has(Command::of(request).waits())
-    }
-
     /// True if the kernel has a transfer, or gets it with the current submission: then it is in no list in which a cancellation would find
     /// it. A write that the kernel would not do without waiting is for a worker.
     pub fn is_at_device(&self, id: RequestId) -> bool {
@@ -200,7 +196,7 @@ impl Core {
                 && os::status(request.file.fd()).is_ok_and(|status| end > status.st_size as u64)
         };
         request.flags.has(Flags::AT_DEVICE)
-            && (self.flying().any(|other| other == id) || !extends(&request.sqe))
+            && (self.aio().ids().any(|other| other == id) || !extends(&request.sqe))
     }
 
     /// Ends all transfers without completions.
@@ -321,7 +317,7 @@ impl Core {
         if !self.may_await_transfers() {
             return None;
         }
-        let kick = self.kick()?;
+        let kick = self.drive().sleepers.kick()?;
         let least = self.transfers_to_await_together(wanted);
         let aio = self.aio_mut();
         aio.apart = aio.apart.saturating_sub(1);
@@ -342,20 +338,14 @@ impl Core {
     fn transfers_to_await_together(&self, wanted: u32) -> u32 {
         let most = wanted.min(self.aio().in_flight() as u32).min(TOGETHER);
         let has_more = |id| self.requests().get(id).is_some_and(|request| request.link.is_some());
-        if most < 2 || self.aio().apart > 0 || self.observed() || self.flying().any(has_more) {
+        if most < 2
+            || self.aio().apart > 0
+            || self.drive().observers.watch()
+            || self.aio().ids().any(has_more)
+        {
             1
         } else {
             most
-        }
-    }
-
-    /// Ends the driver's sleep in a context, with its result.
-    pub(crate) fn end_wait_for_transfers(&mut self, woken: Result<(), Errno>) {
-        let aio = self.aio_mut();
-        aio.is_awaited = false;
-        if woken.is_err_and(|errno| errno != Errno::EINTR) {
-            // A sandbox refuses the call.
-            aio.kick = Kick::Refused;
         }
     }
 
@@ -363,7 +353,7 @@ impl Core {
     #[inline]
     pub(crate) fn rouse_from_transfers(&mut self) {
         if self.aio().is_awaited && !self.may_await_transfers() {
-            self.kick_driver();
+            self.drive().kick_driver();
         }
     }
 
@@ -382,9 +372,25 @@ impl Core {
         }
         self.aio_mut().tick();
     }
+}
 
-    /// Returns the requests of all transfers that the kernel has.
-    pub(in crate::work) fn flying(&self) -> impl Iterator<Item = RequestId> {
-        self.aio().flying.iter().flatten().map(|work| work.id)
+impl Attempt<'_> {
+    /// True if a transfer past the cache goes to the kernel with the current submission, which then learns whether it is done without
+    /// waiting. Not a transfer of several parts: the kernel may refuse one when another is in flight, and reports that afterwards.
+    pub fn will_transfer(&mut self) -> bool {
+        let (core, id) = self.core_mut();
+        let request = &core[id];
+        let noted = kinds::noted(request.file.fd());
+        let is_one_part = matches!(request.data, OpData::None)
+            && kinds::is_in_a_page(request.sqe.off, request.sqe.len as usize)
+            && noted.has(Kind::IN_PAGES);
+        is_one_part
+            && request.sqe.off != POSITION
+            && request.whose == Whose::Common
+            && core.aio().has_context()
+            // An event that wakes a sleeping driver stays until the driver is back, and so do the events behind it.
+            && !core.aio().is_awaited
+            && core.aio().in_flight() + core.work().direct() < MOST
+            && !noted.has(Command::of(request).waits())
     }
 }

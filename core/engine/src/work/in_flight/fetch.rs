@@ -80,7 +80,7 @@ impl Core {
     fn leave_to_others(&mut self) {
         if self.nobody_comes() {
             self.hand_over_in_flight();
-        } else if self.is_awaited_elsewhere()
+        } else if self.shared().is_awaited_elsewhere()
             && self.work().out() == 0
             && let Some(work) = self.take_in_flight()
         {
@@ -198,7 +198,7 @@ pub fn fetch_oldest(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> 
     core.work_mut().in_flight.fetched.push(id);
     if core.drive().token.driver() == Driver::Nobody {
         // A thread that sleeps beside may drive meanwhile, and see other events.
-        core.pass_on();
+        core.drive_mut().pass_on();
     }
     loop {
         guard.unlocked(|| work.attempt_timed());

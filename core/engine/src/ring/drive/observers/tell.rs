@@ -4,8 +4,8 @@ use linux_raw_sys::io_uring::{IORING_CQ_EVENTFD_DISABLED, IORING_SQ_TASKRUN};
 
 use crate::abi::layout::Word;
 use crate::os::{self, Fd};
-use crate::ring::Core;
 use crate::ring::drive::reactor::{self};
+use crate::ring::{Core, Lent};
 use crate::wait::listing::TICK_NS;
 
 impl Core {
@@ -40,11 +40,6 @@ impl Core {
         self.queues.memory.load(Word::CqFlags, 0) & IORING_CQ_EVENTFD_DISABLED != 0
     }
 
-    /// True if what was posted just now is going to signal the program's eventfd.
-    pub fn is_about_to_signal(&self) -> bool {
-        self.drive.observers.is_eventfd_to_signal() && !self.is_eventfd_disabled()
-    }
-
     /// Signals the program's eventfd, unless the program has disabled it.
     pub(in crate::ring) fn signal_eventfd(&mut self) {
         if self.is_eventfd_disabled() {
@@ -57,17 +52,12 @@ impl Core {
         }
     }
 
-    /// True if `fd` is the program's eventfd.
-    pub fn is_own_eventfd(&self, fd: Fd) -> bool {
-        self.drive.observers.eventfd().is_some_and(|own| os::same_file(own, fd))
-    }
-
     /// Makes the stand-in readable, which wakes pollers of the ring's descriptor. In the descriptor's place it stays readable until it is
     /// drained here. An edge is made for each completion, except for those posted in a call that waits for them: most of the time nothing
     /// has to be done.
     pub(in crate::ring::drive) fn signal_readiness(&mut self) {
         let Some(fd) = self.drive.observers.stand_in else { return };
-        let known = self.shared.is_none() || self.common_stand_in_is_readable().is_some();
+        let known = self.shared.is_none() || self.shared.common_stand_in_is_readable().is_some();
         if known && self.drive.observers.awaited && self.shows_readable() {
             return;
         }
@@ -77,7 +67,7 @@ impl Core {
         let signalled = os::eventfd_signal(fd);
         self.drive.observers.readable = signalled;
         self.light();
-        self.tell_of_stand_in(signalled);
+        self.shared.tell_of_stand_in(signalled);
         if self.drive.observers.may_be_stale() {
             reactor::attend_stale(self);
         }
@@ -108,14 +98,14 @@ impl Core {
         self.drive.observers.readable = false;
         self.put_out_own();
         // Before the drain: if the process dies in between, the stand-in is readable for too long, but not silent for ever.
-        self.tell_of_stand_in(false);
+        self.shared.tell_of_stand_in(false);
         os::eventfd_drain(fd);
     }
 
     /// True if the stand-in is readable in the place of the program's descriptor. On a ring of several processes the page says so, if all
     /// of them have the stand-in.
     pub(in crate::ring) fn shows_readable(&self) -> bool {
-        match self.common_stand_in_is_readable() {
+        match self.shared.common_stand_in_is_readable() {
             Some(readable) => readable && self.drive.observers.shown,
             None => self.drive.observers.shows_readable(),
         }
@@ -136,5 +126,19 @@ impl Core {
             self.queues.memory.change_sq_flags(0, IORING_SQ_TASKRUN);
             self.mark_task_work();
         }
+    }
+}
+
+impl Lent {
+    /// True if what was posted just now is going to signal the program's eventfd.
+    pub fn is_about_to_signal(&self) -> bool {
+        let core = self.core();
+        core.drive.observers.is_eventfd_to_signal() && !core.is_eventfd_disabled()
+    }
+
+    /// True if `fd` is the program's eventfd.
+    pub fn is_own_eventfd(&self, fd: Fd) -> bool {
+        let core = self.core();
+        core.drive.observers.eventfd().is_some_and(|own| os::same_file(own, fd))
     }
 }

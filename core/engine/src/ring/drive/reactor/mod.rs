@@ -9,7 +9,6 @@
 //! A DEFER_TASKRUN ring is only watched: when something of it becomes ready, its observers are notified (eventfd, `IORING_SQ_TASKRUN`), and
 //! the program enters and drives it itself.
 
-mod attendance;
 pub mod run;
 
 use core::ffi::c_void;
@@ -22,12 +21,9 @@ use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Fd};
 use crate::process::credentials::{self, Credentials};
 use crate::process::threads;
-use crate::ring::watches;
-use crate::ring::{Core, Ring};
+use crate::ring::{Core, Ring, watches};
 use crate::wait::Driver;
 use crate::wait::listing::{Kick, Listing, TICK_NS};
-
-pub use attendance::Attendance;
 
 /// Names the reactor's own eventfd among its events.
 const KICK: u64 = u64::MAX;
@@ -93,8 +89,9 @@ pub fn lock() -> &'static dyn AcrossFork {
 /// cannot enter, the reactor drives the ring at once.
 pub fn attend(core: &mut Core) {
     // Other processes cannot enter to drive this process's requests.
-    let at_once =
-        core.drive.observers.may_wait_outside() || core.is_crowded() || core.work.in_flight().is_left_alone();
+    let at_once = core.drive.observers.may_wait_outside()
+        || core.shared.is_crowded()
+        || core.work.in_flight().is_left_alone();
     if core.drive.attendance.listed {
         let left = core.drive.token.driver() == Driver::Nobody && !(at_once && take_over(core));
         if left && core::mem::take(&mut core.drive.attendance.was_driven) {

@@ -146,7 +146,7 @@ fn serve(attended: Attended, act: impl FnOnce(&mut Core)) {
     if core.drive.token.driver() == Driver::Reactor && (!core.needs_ticks() || core.tick_ns() > TICK_NS) {
         core.drive.attendance.was_driven = true;
     }
-    let has_orphans = looks && core.has_orphans();
+    let has_orphans = looks && core.zero_copy.has_orphans();
     let mut reactor = REACTOR.lock();
     match seen {
         Some(activity) => {
@@ -172,7 +172,7 @@ fn next_look_ns(core: &Core, looked_ns: u64, now_ns: u64) -> u64 {
         due_ns = looked_ns.saturating_add(if is_driven { core.tick_ns() } else { TICK_NS });
     }
     // A look takes the ring's lock, and so finds what a process posted that was killed before it could ring the bell.
-    if let Some(look_ns) = core.next_look_ns().filter(|_| core.is_owed()) {
+    if let Some(look_ns) = core.shared.next_look_ns().filter(|_| core.is_owed()) {
         due_ns = due_ns.min(now_ns.saturating_add(look_ns));
     }
     if is_driven
@@ -252,7 +252,7 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
                 // Perhaps no thread drives the ring.
                 core.notify_deferred();
             } else if !core.defers() && !core.order.ready.is_empty() {
-                core.kick_driver();
+                core.drive.kick_driver();
             }
         }
     }

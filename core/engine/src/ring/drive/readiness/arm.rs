@@ -5,16 +5,15 @@ use alloc::vec::Vec;
 use linux_raw_sys::general::{EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLRDHUP};
 
 use crate::abi::Errno;
-use crate::assets::notes;
 use crate::assets::table::NodeIndex;
-use crate::assets::unseen;
+use crate::assets::{notes, unseen};
 use crate::os::{self, Fd};
 use crate::request::{FileHold, Flags, Phase, RequestId};
-use crate::ring::Core;
 use crate::ring::drive::reactor;
 use crate::ring::drive::readiness::entries::{Known, Readiness, Recheck};
 use crate::ring::drive::readiness::waiters::Waiter;
 use crate::ring::drive::readiness::{ALL_EVENTS, INCOMING, Kept, STICKY};
+use crate::ring::{Attempt, Core, Lent};
 use crate::wait::Driver;
 
 /// The number of waits by kept registrations that are checked when they begin, after a number was found to be another file's. A connection
@@ -132,40 +131,6 @@ impl Core {
         }
     }
 
-    /// Has a poll wait for the next edge. With `renew`, a kept registration is renewed, so that it is known to be for this file; not if
-    /// other requests wait by it, which would see an edge twice. Returns true if epoll is going to report what the file is ready for now.
-    ///
-    /// # Errors
-    /// As for [`Core::arm`].
-    pub fn arm_poll(&mut self, id: RequestId, events: u32, renew: bool) -> Result<bool, Errno> {
-        let (known, registration) = self.find_or_watch(id, ALL_EVENTS)?;
-        let Known(index) = known;
-        let alone = self.readiness.entries[index as usize].waiters.is_empty();
-        // If other requests wait, nothing is renewed; but an event of another file must not be taken for one of this file.
-        let doubts = renew && !alone && registration == Registration::Believed;
-        let plain = matches!(self.requests[id].file, FileHold::Plain(_));
-        let registration = if doubts && plain { self.look_at_registration(index) } else { registration };
-        let kept = registration != Registration::New;
-        let renews = kept && renew && alone;
-        // A renewed registration is for this file.
-        let sleep = if kept { self.readiness.sleep() } else { 0 };
-        self.listen(id, known, events, if renews { Registration::New } else { registration }, sleep);
-        if renews {
-            if let Err(errno) = self.renew(index) {
-                self.disarm(id);
-                self.requests[id].phase = Phase::Prepared;
-                return Err(errno);
-            }
-        } else if kept {
-            let entry = &self.readiness.entries[index as usize];
-            // A report that another poll of this submission asked for is for this poll, too.
-            return Ok(renew && self.readiness.reports && entry.reporting);
-        }
-        self.readiness.entries[index as usize].reporting = true;
-        self.readiness.reports = true;
-        Ok(true)
-    }
-
     /// Has epoll report once more what the file is ready for, for all events.
     fn renew(&mut self, index: u32) -> Result<(), Errno> {
         let epoll = self.epoll()?;
@@ -262,7 +227,7 @@ impl Core {
             return;
         }
         let fd = entry.fd;
-        let bits = if bits & EPOLLERR != 0 { self.without_notices(fd, bits) } else { bits };
+        let bits = if bits & EPOLLERR != 0 { self.lend().without_notices(fd, bits) } else { bits };
         let entry = &mut self.readiness.entries[index as usize];
         entry.ready |= bits;
         entry.reporting = false;
@@ -273,16 +238,6 @@ impl Core {
         }
         entry.idle_events = 0;
         self.wake_waiters(index, bits);
-    }
-
-    /// Returns `events`, without an error that is only notifications of zero-copy sends in the error queue.
-    pub fn without_notices(&mut self, fd: Fd, events: u32) -> u32 {
-        if !self.zero_copy.is_used() {
-            return events;
-        }
-        self.look_for_pages_of(fd);
-        let errors = os::poll_now(fd, 0).unwrap_or(EPOLLERR) & EPOLLERR;
-        events & !EPOLLERR | errors
     }
 
     pub(in crate::ring) fn wake_waiters(&mut self, index: u32, bits: u32) {
@@ -331,13 +286,6 @@ impl Core {
         self.forget(fd, true);
     }
 
-    /// Forgets a connection that is closed at once. Its registration ends with it, unless another descriptor or process has the connection,
-    /// too, which nobody can know before. But such a connection makes events that belong to no entry any more, and after the first of them
-    /// registrations are removed.
-    pub fn forget_connection(&mut self, fd: Fd) {
-        self.forget(fd, self.readiness.outlived);
-    }
-
     fn forget(&mut self, fd: Fd, unregister: bool) {
         let mut kept = None;
         self.forget_keeping(fd, unregister, &mut kept);
@@ -347,11 +295,7 @@ impl Core {
     }
 
     /// Returns a duplicate of a descriptor that is about to be closed: the same duplicate each time.
-    pub(in crate::ring) fn kept_duplicate(
-        &mut self,
-        fd: Fd,
-        kept: &mut Kept,
-    ) -> Result<(NodeIndex, Fd), Errno> {
+    pub(super) fn kept_duplicate(&mut self, fd: Fd, kept: &mut Kept) -> Result<(NodeIndex, Fd), Errno> {
         if let Some(kept) = *kept {
             return Ok(kept);
         }
@@ -361,7 +305,7 @@ impl Core {
     }
 
     /// Returns a share of [`Core::kept_duplicate`], for a request that has the file.
-    pub(in crate::ring) fn keep_file(&mut self, fd: Fd, kept: &mut Kept) -> Result<FileHold, Errno> {
+    pub(super) fn keep_file(&mut self, fd: Fd, kept: &mut Kept) -> Result<FileHold, Errno> {
         let (node, own) = self.kept_duplicate(fd, kept)?;
         self.resources.files.share(node);
         Ok(FileHold::Kept(node, own))
@@ -373,7 +317,7 @@ impl Core {
         }
         self.keep_files_of_work(fd);
         self.keep_files_of_ready(fd, kept);
-        self.forget_name(fd);
+        self.zero_copy.forget_name(fd);
         self.resources.directories.forget(fd);
         let Some(index) = self.readiness.find(fd) else { return };
         let entry = &self.readiness.entries[index as usize];
@@ -419,7 +363,7 @@ impl Core {
     /// Closes a descriptor that is the engine's own.
     pub fn close_own(&mut self, fd: Fd) {
         notes::closes(fd);
-        self.forget_name(fd);
+        self.zero_copy.forget_name(fd);
         self.resources.directories.forget(fd);
         if let Some(index) = self.readiness.find(fd) {
             // Nothing waits for a file that nothing holds any more. But requests may wait for a file of the program that had the number,
@@ -430,5 +374,63 @@ impl Core {
             }
         }
         os::close(fd);
+    }
+}
+
+impl Lent {
+    /// Returns `events`, without an error that is only notifications of zero-copy sends in the error queue.
+    pub fn without_notices(&mut self, fd: Fd, events: u32) -> u32 {
+        let core = self.core_mut();
+        if !core.zero_copy.is_used() {
+            return events;
+        }
+        core.look_for_pages_of(fd);
+        let errors = os::poll_now(fd, 0).unwrap_or(EPOLLERR) & EPOLLERR;
+        events & !EPOLLERR | errors
+    }
+
+    /// Forgets a connection that is closed at once. Its registration ends with it, unless another descriptor or process has the connection,
+    /// too, which nobody can know before. But such a connection makes events that belong to no entry any more, and after the first of them
+    /// registrations are removed.
+    pub fn forget_connection(&mut self, fd: Fd) {
+        let core = self.core_mut();
+        core.forget(fd, core.readiness.outlived);
+    }
+}
+
+impl Attempt<'_> {
+    /// Has a poll wait for the next edge. With `renew`, a kept registration is renewed, so that it is known to be for this file; not if
+    /// other requests wait by it, which would see an edge twice. Returns true if epoll is going to report what the file is ready for now.
+    ///
+    /// # Errors
+    /// As for [`Core::arm`].
+    pub fn arm_poll(&mut self, events: u32, renew: bool) -> Result<bool, Errno> {
+        let (core, id) = self.core_mut();
+        let (known, registration) = core.find_or_watch(id, ALL_EVENTS)?;
+        let Known(index) = known;
+        let alone = core.readiness.entries[index as usize].waiters.is_empty();
+        // If other requests wait, nothing is renewed; but an event of another file must not be taken for one of this file.
+        let doubts = renew && !alone && registration == Registration::Believed;
+        let plain = matches!(core.requests[id].file, FileHold::Plain(_));
+        let registration = if doubts && plain { core.look_at_registration(index) } else { registration };
+        let kept = registration != Registration::New;
+        let renews = kept && renew && alone;
+        // A renewed registration is for this file.
+        let sleep = if kept { core.readiness.sleep() } else { 0 };
+        core.listen(id, known, events, if renews { Registration::New } else { registration }, sleep);
+        if renews {
+            if let Err(errno) = core.renew(index) {
+                core.disarm(id);
+                core.requests[id].phase = Phase::Prepared;
+                return Err(errno);
+            }
+        } else if kept {
+            let entry = &core.readiness.entries[index as usize];
+            // A report that another poll of this submission asked for is for this poll, too.
+            return Ok(renew && core.readiness.reports && entry.reporting);
+        }
+        core.readiness.entries[index as usize].reporting = true;
+        core.readiness.reports = true;
+        Ok(true)
     }
 }

@@ -6,10 +6,9 @@ use alloc::vec::Vec;
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLPRI};
 
 use crate::abi::Errno;
-use crate::assets::by_descriptor;
 use crate::assets::kinds::{self, Kind};
 use crate::assets::notes::Interest;
-use crate::assets::unseen;
+use crate::assets::{by_descriptor, unseen};
 use crate::feature::busy_poll::BusyPoll;
 use crate::os::{self, Fd};
 use crate::ring::drive::readiness::guesses::Guesses;

@@ -16,19 +16,18 @@ mod entries;
 mod guesses;
 mod handover;
 mod recheck;
-mod socket_kind;
 mod waiters;
 
 use linux_raw_sys::general::{
     EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLMSG, EPOLLOUT, EPOLLPRI, EPOLLRDBAND, EPOLLRDHUP, EPOLLRDNORM,
     EPOLLWRBAND, EPOLLWRNORM,
 };
+use linux_raw_sys::net;
 
 use crate::assets::table::NodeIndex;
-use crate::os::Fd;
+use crate::os::{self, Fd};
 
 pub use entries::{Known, Readiness};
-pub use socket_kind::SocketKind;
 
 /// All events for which a request can wait.
 pub const ALL_EVENTS: u32 = EPOLLIN
@@ -54,3 +53,51 @@ const INCOMING: u32 = ALL_EVENTS & !OUTGOING;
 
 /// Conditions that do not end: a descriptor that shows one is always worth an attempt.
 const STICKY: u32 = EPOLLERR | EPOLLHUP | EPOLLRDHUP;
+
+/// The kind of a socket, by what a receive shows beside its result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SocketKind {
+    /// A TCP stream: a receive that came back short has emptied it.
+    Tcp,
+    /// A Unix stream: it can be asked how much is left, but a receive also stops short at other borders.
+    UnixStream,
+    /// A TCP socket that listens.
+    TcpListener,
+    /// Any other socket that listens.
+    Listener,
+    /// Any other socket.
+    Other,
+    /// No socket at all.
+    NoSocket,
+}
+
+impl SocketKind {
+    /// Asks the file for its kind.
+    pub fn of(fd: Fd) -> SocketKind {
+        let option = |name: u32| os::socket_option(fd, name).unwrap_or(0) as u32;
+        let Ok(kind) = os::socket_option(fd, net::SO_TYPE) else { return SocketKind::NoSocket };
+        let is_tcp = || option(net::SO_PROTOCOL) == net::IPPROTO_TCP as u32;
+        if option(net::SO_ACCEPTCONN) != 0 {
+            return if is_tcp() { SocketKind::TcpListener } else { SocketKind::Listener };
+        }
+        if kind as u32 != net::SOCK_STREAM {
+            SocketKind::Other
+        } else if is_tcp() {
+            SocketKind::Tcp
+        } else if option(net::SO_DOMAIN) == net::AF_UNIX {
+            SocketKind::UnixStream
+        } else {
+            SocketKind::Other
+        }
+    }
+
+    /// True if the socket accepts connections, rather than data.
+    pub fn listens(self) -> bool {
+        matches!(self, SocketKind::TcpListener | SocketKind::Listener)
+    }
+
+    /// True if a receive with nothing to be received waits, rather than fails.
+    pub fn receives(self) -> bool {
+        !self.listens() && self != SocketKind::NoSocket
+    }
+}

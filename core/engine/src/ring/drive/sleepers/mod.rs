@@ -5,8 +5,7 @@ mod wake;
 use alloc::vec::Vec;
 
 use crate::abi::Errno;
-use crate::os::host;
-use crate::os::{self, Fd};
+use crate::os::{self, Fd, host};
 use crate::wait::token::Wake;
 
 /// The eventfds of the threads that sleep for a ring.

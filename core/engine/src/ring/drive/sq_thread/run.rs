@@ -63,7 +63,7 @@ pub fn renew(until_ns: u64) {
         let serial = core.identity.serial;
         core.drive.sq_thread.term += 1;
         core.drive.sq_thread.gone = false;
-        core.kick_driver();
+        core.drive.kick_driver();
         drop(guard);
         threads::wait(until_ns, || {
             live(&mut ring.lock(), serial).is_none_or(|core| core.drive.sq_thread.gone)
@@ -141,8 +141,8 @@ fn serve(core: &mut Core) -> bool {
     if core.queues.sq_pending() > 0 && !core.is(IORING_SETUP_R_DISABLED) {
         let _ = core.submit(u32::MAX, false);
         // Threads that wait for room (`IORING_ENTER_SQ_WAIT`) look again.
-        core.wake_all();
-        core.tell_others();
+        core.drive.wake_all();
+        core.shared.tell_others();
         active = true;
     }
     if core.readiness.waiting() > 0 {
