@@ -10,7 +10,7 @@ use crate::observe::chaos;
 use crate::os;
 use crate::request::cancel::{self, Wanted};
 use crate::request::field::{Field, Unused};
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, op};
 use crate::request::shown::{Kind, When, arg, asks};
 use crate::request::{Flags, RequestId, version};
 use crate::ring::row::{Expiry, Outcome, Row, issue_controls};
@@ -23,23 +23,22 @@ const BY_OTHER: u64 = (IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ANY | IORING
 const CAPS: Caps = Caps::CANCELS.with(Caps::HIDDEN);
 
 /// `IORING_OP_ASYNC_CANCEL`.
-pub const ASYNC_CANCEL: Row =
-    Row::new(Code::IORING_OP_ASYNC_CANCEL, "ASYNC_CANCEL", CAPS, prep, issue_controls)
-        .control(issue)
-        .expire(Expiry::Control(look_for_answers))
-        .faults(chaos::CANCELS)
-        .arguments(&[
-            arg(Field::Address, "user_data", Kind::UserData).when(&[When::None(Field::OpFlags, BY_OTHER)]),
-            arg(Field::Address, "user_data", Kind::UserData)
-                .when(&[When::Some(Field::OpFlags, BY_OTHER), asks(IORING_ASYNC_CANCEL_USERDATA)]),
-            arg(Field::Fd, "fd", Kind::SecondFile(IORING_ASYNC_CANCEL_FD_FIXED))
-                .when(&[asks(IORING_ASYNC_CANCEL_FD)]),
-            arg(Field::Length, "op", Kind::Operation).when(&[asks(IORING_ASYNC_CANCEL_OP)]),
-            arg(Field::OpFlags, "cancel_flags", Kind::Flags(names::CANCEL_FLAGS)),
-        ])
-        .of_its_ring()
-        .unused(Unused::OFF.with(Unused::FILE_INDEX))
-        .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOENT]);
+pub const ASYNC_CANCEL: Row = Row::new(op!(IORING_OP_ASYNC_CANCEL), CAPS, prep, issue_controls)
+    .control(issue)
+    .expire(Expiry::Control(look_for_answers))
+    .faults(chaos::CANCELS)
+    .arguments(&[
+        arg(Field::Address, "user_data", Kind::UserData).when(&[When::None(Field::OpFlags, BY_OTHER)]),
+        arg(Field::Address, "user_data", Kind::UserData)
+            .when(&[When::Some(Field::OpFlags, BY_OTHER), asks(IORING_ASYNC_CANCEL_USERDATA)]),
+        arg(Field::Fd, "fd", Kind::SecondFile(IORING_ASYNC_CANCEL_FD_FIXED))
+            .when(&[asks(IORING_ASYNC_CANCEL_FD)]),
+        arg(Field::Length, "op", Kind::Operation).when(&[asks(IORING_ASYNC_CANCEL_OP)]),
+        arg(Field::OpFlags, "cancel_flags", Kind::Flags(names::CANCEL_FLAGS)),
+    ])
+    .of_its_ring()
+    .unused(Unused::OFF.with(Unused::FILE_INDEX))
+    .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOENT]);
 
 fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     let sqe = &cx.sqe;

@@ -6,7 +6,7 @@ use crate::abi::{Errno, Sqe, names};
 use crate::os::{self, EpollEvent, Fd, user};
 use crate::request::data::OpData;
 use crate::request::field::{Field, Unused};
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, op};
 use crate::request::shown::{Kind, When, arg};
 use crate::request::structures;
 use crate::ring::drive::stand_in;
@@ -15,31 +15,29 @@ use crate::ring::{Attempt, registry};
 use crate::work::Work;
 
 /// `IORING_OP_EPOLL_CTL`.
-pub const EPOLL_CTL: Row =
-    Row::new(Code::IORING_OP_EPOLL_CTL, "EPOLL_CTL", Caps::NONE, prep_control, control)
-        .arguments(&[
-            arg(Field::Fd, "epfd", Kind::Descriptor),
-            arg(Field::Length, "op", Kind::Choice(names::EPOLL_OPERATIONS)),
-            arg(Field::OffsetLow, "fd", Kind::Descriptor),
-            arg(Field::Address, "event", Kind::Structure(structures::EPOLL_EVENT))
-                .when(&[When::Not(Field::Length, EPOLL_CTL_DEL as u64)]),
-        ])
-        .block(control_ring)
-        .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
-        .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF]);
+pub const EPOLL_CTL: Row = Row::new(op!(IORING_OP_EPOLL_CTL), Caps::NONE, prep_control, control)
+    .arguments(&[
+        arg(Field::Fd, "epfd", Kind::Descriptor),
+        arg(Field::Length, "op", Kind::Choice(names::EPOLL_OPERATIONS)),
+        arg(Field::OffsetLow, "fd", Kind::Descriptor),
+        arg(Field::Address, "event", Kind::Structure(structures::EPOLL_EVENT))
+            .when(&[When::Not(Field::Length, EPOLL_CTL_DEL as u64)]),
+    ])
+    .block(control_ring)
+    .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
+    .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF]);
 
 /// `IORING_OP_EPOLL_WAIT`.
-pub const EPOLL_WAIT: Row =
-    Row::new(Code::IORING_OP_EPOLL_WAIT, "EPOLL_WAIT", Caps::FILE, prep_address, wait)
-        .arguments(&[
-            arg(Field::Fd, "epfd", Kind::File),
-            arg(Field::Address, "events", Kind::StructuresFilled(structures::EPOLL_EVENT)),
-            arg(Field::Length, "maxevents", Kind::Signed),
-        ])
-        .block(wait_with_rings)
-        .finish(finish_wait)
-        .unused(Unused::OFF.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
-        .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF]);
+pub const EPOLL_WAIT: Row = Row::new(op!(IORING_OP_EPOLL_WAIT), Caps::FILE, prep_address, wait)
+    .arguments(&[
+        arg(Field::Fd, "epfd", Kind::File),
+        arg(Field::Address, "events", Kind::StructuresFilled(structures::EPOLL_EVENT)),
+        arg(Field::Length, "maxevents", Kind::Signed),
+    ])
+    .block(wait_with_rings)
+    .finish(finish_wait)
+    .unused(Unused::OFF.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
+    .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF]);
 
 fn prep_control(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     let request = cx.request_mut();

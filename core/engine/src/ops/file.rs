@@ -8,21 +8,14 @@ use crate::observe::chaos;
 use crate::os::{self, Fd, nr};
 use crate::request::Flags;
 use crate::request::field::{Field, Unused};
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, Named, op};
 use crate::request::shown::{self, Argument, Kind, When, arg};
 use crate::ring::Attempt;
 use crate::ring::row::{Block, Outcome, Prep, Row, issue_blocks, prep_nothing};
 use crate::work::{Work, pool};
 
-const fn op(
-    code: Code,
-    name: &'static str,
-    caps: Caps,
-    prep: Prep,
-    block: Block,
-    arguments: &'static [Argument],
-) -> Row {
-    Row::new(code, name, caps, prep, issue_blocks).block(block).arguments(arguments)
+const fn op(named: Named, caps: Caps, prep: Prep, block: Block, arguments: &'static [Argument]) -> Row {
+    Row::new(named, caps, prep, issue_blocks).block(block).arguments(arguments)
 }
 
 /// Leaves the FSYNC to threads of the kernel, unless the program has limited workers: no such limit counts those threads.
@@ -36,8 +29,7 @@ fn issue_fsync(cx: &mut Attempt<'_>) -> Outcome {
 /// `IORING_OP_FSYNC`. The whole file is written, because no system call writes a part of a file together with
 /// the metadata that is needed to find it.
 pub const FSYNC: Row = op(
-    Code::IORING_OP_FSYNC,
-    "FSYNC",
+    op!(IORING_OP_FSYNC),
     Caps::FILE.with(Caps::SLOW).with(Caps::SPARES_LINKS),
     prep_fsync,
     fsync,
@@ -55,8 +47,7 @@ pub const FSYNC: Row = op(
 
 /// `IORING_OP_SYNC_FILE_RANGE`.
 pub const SYNC_FILE_RANGE: Row = op(
-    Code::IORING_OP_SYNC_FILE_RANGE,
-    "SYNC_FILE_RANGE",
+    op!(IORING_OP_SYNC_FILE_RANGE),
     Caps::FILE.with(Caps::SLOW).with(Caps::SPARES_LINKS),
     prep_nothing,
     sync_file_range,
@@ -72,8 +63,7 @@ pub const SYNC_FILE_RANGE: Row = op(
 
 /// `IORING_OP_FALLOCATE`.
 pub const FALLOCATE: Row = op(
-    Code::IORING_OP_FALLOCATE,
-    "FALLOCATE",
+    op!(IORING_OP_FALLOCATE),
     Caps::FILE.with(Caps::HASHED).with(Caps::SPARES_LINKS),
     prep_nothing,
     fallocate,
@@ -90,8 +80,7 @@ pub const FALLOCATE: Row = op(
 
 /// `IORING_OP_FTRUNCATE`.
 pub const FTRUNCATE: Row = op(
-    Code::IORING_OP_FTRUNCATE,
-    "FTRUNCATE",
+    op!(IORING_OP_FTRUNCATE),
     Caps::FILE.with(Caps::HASHED).with(Caps::SPARES_LINKS),
     prep_nothing,
     ftruncate,
@@ -108,23 +97,21 @@ pub const FTRUNCATE: Row = op(
 .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_FADVISE`.
-pub const FADVISE: Row =
-    Row::new(Code::IORING_OP_FADVISE, "FADVISE", Caps::FILE, prep_nothing, issue_fadvise)
-        .block(|work| fadvise(work.fd, &work.sqe))
-        .arguments(&[
-            shown::FD,
-            arg(Field::Offset, "offset", Kind::Signed),
-            arg(Field::Address, "len", Kind::Signed).unless_zero(),
-            arg(Field::Length, "len", Kind::Number).when(&[When::Is(Field::Address, 0)]),
-            arg(Field::OpFlags, "advice", Kind::Choice(names::FILE_ADVICE)),
-        ])
-        .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
-        .errors(&[Errno::EINVAL, Errno::EBADF]);
+pub const FADVISE: Row = Row::new(op!(IORING_OP_FADVISE), Caps::FILE, prep_nothing, issue_fadvise)
+    .block(|work| fadvise(work.fd, &work.sqe))
+    .arguments(&[
+        shown::FD,
+        arg(Field::Offset, "offset", Kind::Signed),
+        arg(Field::Address, "len", Kind::Signed).unless_zero(),
+        arg(Field::Length, "len", Kind::Number).when(&[When::Is(Field::Address, 0)]),
+        arg(Field::OpFlags, "advice", Kind::Choice(names::FILE_ADVICE)),
+    ])
+    .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
+    .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_MADVISE`.
 pub const MADVISE: Row = op(
-    Code::IORING_OP_MADVISE,
-    "MADVISE",
+    op!(IORING_OP_MADVISE),
     Caps::SPARES_LINKS,
     prep_nothing,
     madvise,

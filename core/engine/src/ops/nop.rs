@@ -11,13 +11,13 @@ use crate::abi::{
 use crate::os::{self, Fd};
 use crate::request::Flags;
 use crate::request::field::Field;
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, op};
 use crate::request::shown::{Kind, arg, asks};
 use crate::ring::row::{Outcome, Quick, Row, Tried};
 use crate::ring::{Attempt, Lent};
 
 /// `IORING_OP_NOP`.
-pub const NOP: Row = Row::new(Code::IORING_OP_NOP, "NOP", Caps::IOPOLL, prep, issue)
+pub const NOP: Row = Row::new(op!(IORING_OP_NOP), Caps::IOPOLL, prep, issue)
     .arguments(&[
         arg(Field::OpFlags, "nop_flags", Kind::Flags(names::NOP_FLAGS)).unless_zero(),
         arg(Field::Length, "res", Kind::Signed).when(&[asks(IORING_NOP_INJECT_RESULT)]),

@@ -23,7 +23,7 @@ use crate::os::user::{self, Path};
 use crate::os::{self, Fd, nr};
 use crate::request::data::{OpData, Open};
 use crate::request::field::{Field, Unused};
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, Named, op};
 use crate::request::shown::{self, Kind, When, arg};
 use crate::request::{Flags, Request, structures};
 use crate::ring::row::{Outcome, Prep, Row};
@@ -34,8 +34,8 @@ use crate::work::Work;
 const MAKES_FILE: u32 = O_CREAT | O_TMPFILE & !O_DIRECTORY;
 
 /// Makes the row of an operation that opens a path, and may put the file into a slot.
-const fn opens(code: Code, name: &'static str, prep: Prep) -> Row {
-    Row::new(code, name, Caps::AT_ONCE.with(Caps::INSTALLS), prep, issue_open)
+const fn opens(op: Named, prep: Prep) -> Row {
+    Row::new(op, Caps::AT_ONCE.with(Caps::INSTALLS), prep, issue_open)
         .block(open)
         .finish(opened)
         .faults(chaos::OPENS)
@@ -43,7 +43,7 @@ const fn opens(code: Code, name: &'static str, prep: Prep) -> Row {
 }
 
 /// `IORING_OP_OPENAT`.
-pub const OPENAT: Row = opens(Code::IORING_OP_OPENAT, "OPENAT", prep_openat)
+pub const OPENAT: Row = opens(op!(IORING_OP_OPENAT), prep_openat)
     .arguments(&[
         shown::DIRECTORY,
         shown::PATH,
@@ -63,7 +63,7 @@ pub const OPENAT: Row = opens(Code::IORING_OP_OPENAT, "OPENAT", prep_openat)
     ]);
 
 /// `IORING_OP_OPENAT2`.
-pub const OPENAT2: Row = opens(Code::IORING_OP_OPENAT2, "OPENAT2", prep_openat2)
+pub const OPENAT2: Row = opens(op!(IORING_OP_OPENAT2), prep_openat2)
     .arguments(&[
         shown::DIRECTORY,
         shown::PATH,
@@ -75,7 +75,7 @@ pub const OPENAT2: Row = opens(Code::IORING_OP_OPENAT2, "OPENAT2", prep_openat2)
 
 /// `IORING_OP_CLOSE`.
 pub const CLOSE: Row =
-    Row::new(Code::IORING_OP_CLOSE, "CLOSE", Caps::AT_ONCE.with(Caps::EMPTIES), prep_close, issue_close)
+    Row::new(op!(IORING_OP_CLOSE), Caps::AT_ONCE.with(Caps::EMPTIES), prep_close, issue_close)
         .block(close)
         .finish(closed)
         .arguments(&[
@@ -88,7 +88,7 @@ pub const CLOSE: Row =
         .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENXIO]);
 
 /// `IORING_OP_PIPE`.
-pub const PIPE: Row = Row::new(Code::IORING_OP_PIPE, "PIPE", Caps::NONE, prep_pipe, issue_pipe)
+pub const PIPE: Row = Row::new(op!(IORING_OP_PIPE), Caps::NONE, prep_pipe, issue_pipe)
     .arguments(&[
         arg(Field::Address, "fds", Kind::DescriptorsFilled(2)),
         arg(Field::OpFlags, "pipe_flags", Kind::Flags(names::PIPE_FLAGS)),
@@ -100,7 +100,7 @@ pub const PIPE: Row = Row::new(Code::IORING_OP_PIPE, "PIPE", Caps::NONE, prep_pi
 
 /// `IORING_OP_FIXED_FD_INSTALL`.
 pub const FIXED_FD_INSTALL: Row =
-    Row::new(Code::IORING_OP_FIXED_FD_INSTALL, "FIXED_FD_INSTALL", Caps::FILE, prep_install, issue_install)
+    Row::new(op!(IORING_OP_FIXED_FD_INSTALL), Caps::FILE, prep_install, issue_install)
         .arguments(&[shown::FD, arg(Field::OpFlags, "flags", Kind::Flags(names::INSTALL_FLAGS))])
         .of_its_ring()
         .unused(
@@ -114,23 +114,19 @@ pub const FIXED_FD_INSTALL: Row =
         .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_FILES_UPDATE`.
-pub const FILES_UPDATE: Row = Row::new(
-    Code::IORING_OP_FILES_UPDATE,
-    "FILES_UPDATE",
-    Caps::IOPOLL,
-    prep_files_update,
-    issue_files_update,
-)
-.arguments(&[
-    arg(Field::Address, "fds", Kind::Descriptors(Field::Length)),
-    arg(Field::Length, "nr_fds", Kind::Number),
-    arg(Field::OffsetLow, "offset", Kind::Choice(names::FILE_INDEXES))
-        .when(&[When::Is(Field::OffsetLow, ALLOCATE as u64)]),
-    arg(Field::OffsetLow, "offset", Kind::Number).when(&[When::Not(Field::OffsetLow, ALLOCATE as u64)]),
-])
-.of_its_ring()
-.unused(Unused::OP_FLAGS.with(Unused::FILE_INDEX))
-.errors(&[Errno::EINVAL, Errno::ENXIO, Errno::EFAULT, Errno::EOVERFLOW]);
+pub const FILES_UPDATE: Row =
+    Row::new(op!(IORING_OP_FILES_UPDATE), Caps::IOPOLL, prep_files_update, issue_files_update)
+        .arguments(&[
+            arg(Field::Address, "fds", Kind::Descriptors(Field::Length)),
+            arg(Field::Length, "nr_fds", Kind::Number),
+            arg(Field::OffsetLow, "offset", Kind::Choice(names::FILE_INDEXES))
+                .when(&[When::Is(Field::OffsetLow, ALLOCATE as u64)]),
+            arg(Field::OffsetLow, "offset", Kind::Number)
+                .when(&[When::Not(Field::OffsetLow, ALLOCATE as u64)]),
+        ])
+        .of_its_ring()
+        .unused(Unused::OP_FLAGS.with(Unused::FILE_INDEX))
+        .errors(&[Errno::EINVAL, Errno::ENXIO, Errno::EFAULT, Errno::EOVERFLOW]);
 
 fn prep_openat(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     let sqe = cx.sqe;

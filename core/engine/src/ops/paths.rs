@@ -13,18 +13,15 @@ use crate::os::user::{self, Path};
 use crate::os::{Fd, nr};
 use crate::request::data::OpData;
 use crate::request::field::{Field, Unused};
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, Named, op};
 use crate::request::shown::{self, Argument, Kind, Names, arg};
 use crate::request::{Flags, structures};
 use crate::ring::Attempt;
 use crate::ring::row::{Block, Outcome, Prep, Row};
 use crate::work::Work;
 
-const fn op(code: Code, name: &'static str, prep: Prep, block: Block, arguments: &'static [Argument]) -> Row {
-    Row::new(code, name, Caps::SPARES_LINKS, prep, issue)
-        .block(block)
-        .arguments(arguments)
-        .faults(chaos::PATHS)
+const fn op(named: Named, prep: Prep, block: Block, arguments: &'static [Argument]) -> Row {
+    Row::new(named, Caps::SPARES_LINKS, prep, issue).block(block).arguments(arguments).faults(chaos::PATHS)
 }
 
 /// Returns the arguments of an operation on two paths.
@@ -40,8 +37,7 @@ const fn two_arguments(flags: &'static Names) -> [Argument; 5] {
 
 /// `IORING_OP_STATX`.
 pub const STATX: Row = op(
-    Code::IORING_OP_STATX,
-    "STATX",
+    op!(IORING_OP_STATX),
     prep_statx,
     statx,
     &[
@@ -61,8 +57,7 @@ pub const STATX: Row = op(
 
 /// `IORING_OP_RENAMEAT`.
 pub const RENAMEAT: Row = op(
-    Code::IORING_OP_RENAMEAT,
-    "RENAMEAT",
+    op!(IORING_OP_RENAMEAT),
     |cx| prep_two(cx, false),
     |work| at_two(work, nr::__NR_renameat2),
     &two_arguments(names::RENAME_FLAGS),
@@ -72,8 +67,7 @@ pub const RENAMEAT: Row = op(
 
 /// `IORING_OP_UNLINKAT`.
 pub const UNLINKAT: Row = op(
-    Code::IORING_OP_UNLINKAT,
-    "UNLINKAT",
+    op!(IORING_OP_UNLINKAT),
     prep_unlinkat,
     |work| at_one(work, nr::__NR_unlinkat, work.sqe.op_flags),
     &[shown::DIRECTORY, shown::PATH, arg(Field::OpFlags, "flags", Kind::Flags(names::UNLINK_FLAGS))],
@@ -90,8 +84,7 @@ pub const UNLINKAT: Row = op(
 
 /// `IORING_OP_MKDIRAT`.
 pub const MKDIRAT: Row = op(
-    Code::IORING_OP_MKDIRAT,
-    "MKDIRAT",
+    op!(IORING_OP_MKDIRAT),
     prep_one,
     |work| at_one(work, nr::__NR_mkdirat, work.sqe.len),
     &[shown::DIRECTORY, shown::PATH, arg(Field::Length, "mode", Kind::Mode)],
@@ -101,8 +94,7 @@ pub const MKDIRAT: Row = op(
 
 /// `IORING_OP_SYMLINKAT`.
 pub const SYMLINKAT: Row = op(
-    Code::IORING_OP_SYMLINKAT,
-    "SYMLINKAT",
+    op!(IORING_OP_SYMLINKAT),
     |cx| prep_two(cx, false),
     symlinkat,
     &[
@@ -117,8 +109,7 @@ pub const SYMLINKAT: Row = op(
 
 /// `IORING_OP_LINKAT`.
 pub const LINKAT: Row = op(
-    Code::IORING_OP_LINKAT,
-    "LINKAT",
+    op!(IORING_OP_LINKAT),
     |cx| {
         let may_be_empty = cx.sqe.op_flags & AT_EMPTY_PATH != 0;
         prep_two(cx, may_be_empty)

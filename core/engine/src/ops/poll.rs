@@ -20,7 +20,7 @@ use crate::assets::notes;
 use crate::feature::eventfd;
 use crate::os::{self, Fd};
 use crate::request::field::{Field, Unused};
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, op};
 use crate::request::shown::{self, Kind, When, arg};
 use crate::request::{FileHold, Flags, Phase, Request, RequestId};
 use crate::ring::drive::stand_in;
@@ -29,34 +29,32 @@ use crate::ring::{Attempt, Core, Lent, registry};
 use crate::work::Work;
 
 /// `IORING_OP_POLL_ADD`.
-pub const POLL_ADD: Row =
-    Row::new(Code::IORING_OP_POLL_ADD, "POLL_ADD", Caps::FILE.with(Caps::POLLS), prep, issue)
-        .arguments(&[
-            shown::FD,
-            arg(Field::OpFlags, "poll_mask", Kind::Flags(names::POLL_EVENTS)),
-            arg(Field::Length, "flags", Kind::Flags(names::POLL_FLAGS)).unless_zero(),
-        ])
-        .block(find_stand_in)
-        .finish(poll_stand_in)
-        .faults(&[Fault::MultishotEnds])
-        .unused(Unused::OFF.with(Unused::ADDR).with(Unused::BUF_INDEX))
-        .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ECANCELED]);
+pub const POLL_ADD: Row = Row::new(op!(IORING_OP_POLL_ADD), Caps::FILE.with(Caps::POLLS), prep, issue)
+    .arguments(&[
+        shown::FD,
+        arg(Field::OpFlags, "poll_mask", Kind::Flags(names::POLL_EVENTS)),
+        arg(Field::Length, "flags", Kind::Flags(names::POLL_FLAGS)).unless_zero(),
+    ])
+    .block(find_stand_in)
+    .finish(poll_stand_in)
+    .faults(&[Fault::MultishotEnds])
+    .unused(Unused::OFF.with(Unused::ADDR).with(Unused::BUF_INDEX))
+    .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ECANCELED]);
 
 /// `IORING_OP_POLL_REMOVE`.
-pub const POLL_REMOVE: Row =
-    Row::new(Code::IORING_OP_POLL_REMOVE, "POLL_REMOVE", Caps::CANCELS, prep_remove, issue_controls)
-        .control(issue_remove)
-        .arguments(&[
-            arg(Field::Address, "old_user_data", Kind::UserData),
-            arg(Field::Offset, "new_user_data", Kind::UserData)
-                .when(&[When::Some(Field::Length, IORING_POLL_UPDATE_USER_DATA as u64)]),
-            arg(Field::OpFlags, "poll_mask", Kind::Flags(names::POLL_EVENTS))
-                .when(&[When::Some(Field::Length, IORING_POLL_UPDATE_EVENTS as u64)]),
-            arg(Field::Length, "flags", Kind::Flags(names::POLL_FLAGS)).unless_zero(),
-        ])
-        .of_its_ring()
-        .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
-        .errors(&[Errno::EINVAL, Errno::ENOENT]);
+pub const POLL_REMOVE: Row = Row::new(op!(IORING_OP_POLL_REMOVE), Caps::CANCELS, prep_remove, issue_controls)
+    .control(issue_remove)
+    .arguments(&[
+        arg(Field::Address, "old_user_data", Kind::UserData),
+        arg(Field::Offset, "new_user_data", Kind::UserData)
+            .when(&[When::Some(Field::Length, IORING_POLL_UPDATE_USER_DATA as u64)]),
+        arg(Field::OpFlags, "poll_mask", Kind::Flags(names::POLL_EVENTS))
+            .when(&[When::Some(Field::Length, IORING_POLL_UPDATE_EVENTS as u64)]),
+        arg(Field::Length, "flags", Kind::Flags(names::POLL_FLAGS)).unless_zero(),
+    ])
+    .of_its_ring()
+    .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
+    .errors(&[Errno::EINVAL, Errno::ENOENT]);
 
 /// The bits of conditions, as opposed to flags.
 const CONDITIONS: u32 = 0xffff;

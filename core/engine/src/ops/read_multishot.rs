@@ -14,7 +14,7 @@ use crate::os::{self, Fd};
 use crate::process::nonblocking;
 use crate::request::data::OpData;
 use crate::request::field::{Field, Unused};
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, op};
 use crate::request::shown::{self, Kind, When, arg};
 use crate::request::{Flags, POSITION};
 use crate::ring::Attempt;
@@ -22,26 +22,21 @@ use crate::ring::row::{Outcome, Row};
 use crate::work::Work;
 
 /// `IORING_OP_READ_MULTISHOT`.
-pub const READ_MULTISHOT: Row = Row::new(
-    Code::IORING_OP_READ_MULTISHOT,
-    "READ_MULTISHOT",
-    Caps::FILE.with(Caps::BUFFER_SELECT),
-    prep,
-    issue,
-)
-.arguments(&[
-    shown::FD,
-    shown::GROUP,
-    arg(Field::Offset, "offset", Kind::Offset),
-    arg(Field::OpFlags, "rw_flags", Kind::Flags(names::RW_FLAGS)).unless_zero(),
-    arg(Field::Address3, "attr_ptr", Kind::Address).when(&[When::Not(Field::Attributes, 0)]),
-    arg(Field::Attributes, "attr_type_mask", Kind::Flags(names::RW_ATTRIBUTES)).unless_zero(),
-])
-.block(block)
-.finish(finish)
-.faults(chaos::READ_SHOTS)
-.unused(Unused::ADDR.with(Unused::LEN))
-.errors(&[Errno::EINVAL, Errno::EBADF, Errno::EBADFD, Errno::ENOBUFS]);
+pub const READ_MULTISHOT: Row =
+    Row::new(op!(IORING_OP_READ_MULTISHOT), Caps::FILE.with(Caps::BUFFER_SELECT), prep, issue)
+        .arguments(&[
+            shown::FD,
+            shown::GROUP,
+            arg(Field::Offset, "offset", Kind::Offset),
+            arg(Field::OpFlags, "rw_flags", Kind::Flags(names::RW_FLAGS)).unless_zero(),
+            arg(Field::Address3, "attr_ptr", Kind::Address).when(&[When::Not(Field::Attributes, 0)]),
+            arg(Field::Attributes, "attr_type_mask", Kind::Flags(names::RW_ATTRIBUTES)).unless_zero(),
+        ])
+        .block(block)
+        .finish(finish)
+        .faults(chaos::READ_SHOTS)
+        .unused(Unused::ADDR.with(Unused::LEN))
+        .errors(&[Errno::EINVAL, Errno::EBADF, Errno::EBADFD, Errno::ENOBUFS]);
 
 /// The number of CQEs that a request posts before other requests have their turn.
 const MOST_ROUNDS: u32 = 32;

@@ -21,7 +21,7 @@ use crate::os::{self, Fd, host, pages};
 use crate::process::nonblocking;
 use crate::request::data::OpData;
 use crate::request::field::Field;
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, Named, op};
 use crate::request::shown::{self, Argument, When, arg};
 use crate::request::{FileHold, Flags, POSITION, Request};
 use crate::ring::drive::readiness::SocketKind;
@@ -70,16 +70,16 @@ const VECTORS: Argument = arg(Field::Address, "iovecs", shown::Kind::Vectors(Fie
 const READS: Caps = Caps::FILE.with(Caps::IOPRIO).with(Caps::IOPOLL).with(Caps::POSITION);
 const WRITES: Caps = READS.with(Caps::HASHED);
 
-const fn reads(code: Code, name: &'static str, prep: Prep) -> Row {
-    Row::new(code, name, READS, prep, |cx| issue(cx, Direction::Read))
+const fn reads(op: Named, prep: Prep) -> Row {
+    Row::new(op, READS, prep, |cx| issue(cx, Direction::Read))
         .block(|work| block(work, Direction::Read))
         .finish(|cx, result| finish(cx, result, Direction::Read))
         .failed(failed)
         .faults(chaos::READS)
 }
 
-const fn writes(code: Code, name: &'static str, prep: Prep) -> Row {
-    Row::new(code, name, WRITES, prep, |cx| issue(cx, Direction::Write))
+const fn writes(op: Named, prep: Prep) -> Row {
+    Row::new(op, WRITES, prep, |cx| issue(cx, Direction::Write))
         .block(|work| block(work, Direction::Write))
         .finish(|cx, result| finish(cx, result, Direction::Write))
         .failed(failed)
@@ -87,7 +87,7 @@ const fn writes(code: Code, name: &'static str, prep: Prep) -> Row {
 }
 
 /// `IORING_OP_READ`.
-pub const READ: Row = reads(Code::IORING_OP_READ, "READ", prep)
+pub const READ: Row = reads(op!(IORING_OP_READ), prep)
     .select_buffer()
     .arguments(&arguments(FILLED.when(&[shown::OWN_MEMORY]), "nbytes"))
     .errors(&[
@@ -100,35 +100,38 @@ pub const READ: Row = reads(Code::IORING_OP_READ, "READ", prep)
         Errno::ECANCELED,
     ]);
 /// `IORING_OP_WRITE`.
-pub const WRITE: Row = writes(Code::IORING_OP_WRITE, "WRITE", prep)
-    .arguments(&arguments(DATA, "nbytes"))
-    .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::EOPNOTSUPP]);
+pub const WRITE: Row = writes(op!(IORING_OP_WRITE), prep).arguments(&arguments(DATA, "nbytes")).errors(&[
+    Errno::EINVAL,
+    Errno::EFAULT,
+    Errno::EBADF,
+    Errno::EOPNOTSUPP,
+]);
 /// `IORING_OP_READV`.
-pub const READV: Row = reads(Code::IORING_OP_READV, "READV", prep_vectored)
+pub const READV: Row = reads(op!(IORING_OP_READV), prep_vectored)
     .select_buffer()
     .arguments(&arguments(VECTORS_FILLED, "nr_vecs"))
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::EOPNOTSUPP, Errno::ENOBUFS]);
 /// `IORING_OP_WRITEV`.
-pub const WRITEV: Row = writes(Code::IORING_OP_WRITEV, "WRITEV", prep_vectored)
+pub const WRITEV: Row = writes(op!(IORING_OP_WRITEV), prep_vectored)
     .arguments(&arguments(VECTORS, "nr_vecs"))
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::EOPNOTSUPP]);
 /// `IORING_OP_READ_FIXED`.
-pub const READ_FIXED: Row = reads(Code::IORING_OP_READ_FIXED, "READ_FIXED", prep_fixed)
+pub const READ_FIXED: Row = reads(op!(IORING_OP_READ_FIXED), prep_fixed)
     .arguments(&fixed_arguments(FILLED, "nbytes"))
     .of_its_ring()
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF]);
 /// `IORING_OP_WRITE_FIXED`.
-pub const WRITE_FIXED: Row = writes(Code::IORING_OP_WRITE_FIXED, "WRITE_FIXED", prep_fixed)
+pub const WRITE_FIXED: Row = writes(op!(IORING_OP_WRITE_FIXED), prep_fixed)
     .arguments(&fixed_arguments(DATA, "nbytes"))
     .of_its_ring()
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF]);
 /// `IORING_OP_READV_FIXED`.
-pub const READV_FIXED: Row = reads(Code::IORING_OP_READV_FIXED, "READV_FIXED", prep_vectored_fixed)
+pub const READV_FIXED: Row = reads(op!(IORING_OP_READV_FIXED), prep_vectored_fixed)
     .arguments(&fixed_arguments(VECTORS_FILLED, "nr_vecs"))
     .of_its_ring()
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOMEM]);
 /// `IORING_OP_WRITEV_FIXED`.
-pub const WRITEV_FIXED: Row = writes(Code::IORING_OP_WRITEV_FIXED, "WRITEV_FIXED", prep_vectored_fixed)
+pub const WRITEV_FIXED: Row = writes(op!(IORING_OP_WRITEV_FIXED), prep_vectored_fixed)
     .arguments(&fixed_arguments(VECTORS, "nr_vecs"))
     .of_its_ring()
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOMEM]);

@@ -10,7 +10,7 @@ use crate::observe::chaos;
 use crate::os::{self, Fd, OwnedFd, nr};
 use crate::request::data::OpData;
 use crate::request::field::{Field, Unused};
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, op};
 use crate::request::shown::{Kind, arg};
 use crate::ring::Attempt;
 use crate::ring::row::{Outcome, Row};
@@ -21,7 +21,7 @@ const FLAGS: u32 = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_
 const NONE: u64 = u64::MAX;
 
 /// `IORING_OP_SPLICE`.
-pub const SPLICE: Row = Row::new(Code::IORING_OP_SPLICE, "SPLICE", Caps::FILE, prep, issue)
+pub const SPLICE: Row = Row::new(op!(IORING_OP_SPLICE), Caps::FILE, prep, issue)
     .block(splice)
     .finish(finish)
     .faults(chaos::SPLICES)
@@ -37,7 +37,7 @@ pub const SPLICE: Row = Row::new(Code::IORING_OP_SPLICE, "SPLICE", Caps::FILE, p
     .errors(&[Errno::EINVAL, Errno::EBADF]);
 
 /// `IORING_OP_TEE`.
-pub const TEE: Row = Row::new(Code::IORING_OP_TEE, "TEE", Caps::FILE, prep, issue)
+pub const TEE: Row = Row::new(op!(IORING_OP_TEE), Caps::FILE, prep, issue)
     .block(tee)
     .finish(finish)
     .faults(chaos::SPLICES)

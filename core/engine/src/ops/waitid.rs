@@ -12,7 +12,7 @@ use crate::abi::{Errno, Sqe, names};
 use crate::os::{self, Fd, user};
 use crate::process::nonblocking;
 use crate::request::field::{Field, Unused};
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, op};
 use crate::request::shown::{Kind, When, arg};
 use crate::request::{FileHold, structures};
 use crate::ring::Attempt;
@@ -20,22 +20,17 @@ use crate::ring::row::{Outcome, Row, prep_nothing};
 use crate::wait::timers::Clock;
 
 /// `IORING_OP_WAITID`.
-pub const WAITID: Row = Row::new(
-    Code::IORING_OP_WAITID,
-    "WAITID",
-    Caps::CREDENTIALS.with(Caps::LISTED_CHILD),
-    prep_nothing,
-    issue,
-)
-.arguments(&[
-    arg(Field::Length, "idtype", Kind::Choice(names::WAIT_TYPES)),
-    arg(Field::Fd, "id", Kind::Descriptor).when(&[When::Is(Field::Length, P_PIDFD as u64)]),
-    arg(Field::Fd, "id", Kind::Signed).when(&[When::Not(Field::Length, P_PIDFD as u64)]),
-    arg(Field::Offset, "infop", Kind::StructureFilled(structures::SIGINFO)),
-    arg(Field::FileIndex, "options", Kind::Flags(names::WAIT_OPTIONS)),
-])
-.unused(Unused::ADDR.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::ADDR3))
-.errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ECHILD, Errno::ECANCELED]);
+pub const WAITID: Row =
+    Row::new(op!(IORING_OP_WAITID), Caps::CREDENTIALS.with(Caps::LISTED_CHILD), prep_nothing, issue)
+        .arguments(&[
+            arg(Field::Length, "idtype", Kind::Choice(names::WAIT_TYPES)),
+            arg(Field::Fd, "id", Kind::Descriptor).when(&[When::Is(Field::Length, P_PIDFD as u64)]),
+            arg(Field::Fd, "id", Kind::Signed).when(&[When::Not(Field::Length, P_PIDFD as u64)]),
+            arg(Field::Offset, "infop", Kind::StructureFilled(structures::SIGINFO)),
+            arg(Field::FileIndex, "options", Kind::Flags(names::WAIT_OPTIONS)),
+        ])
+        .unused(Unused::ADDR.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::ADDR3))
+        .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ECHILD, Errno::ECANCELED]);
 
 /// The time between two attempts if no descriptor reports changes.
 const PAUSE_NS: u64 = 4_000_000;

@@ -9,7 +9,7 @@ use crate::os::user::{self, Path};
 use crate::request::Flags;
 use crate::request::data::OpData;
 use crate::request::field::Field;
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, op};
 use crate::request::shown::{self, Argument, Kind, arg};
 use crate::ring::Attempt;
 use crate::ring::row::{Outcome, Prep, Row, issue_blocks};
@@ -47,40 +47,30 @@ pub struct Xattr {
 }
 
 /// `IORING_OP_FSETXATTR`.
-pub const FSETXATTR: Row = Row::new(Code::IORING_OP_FSETXATTR, "FSETXATTR", BY_FILE, prep_set, issue_blocks)
+pub const FSETXATTR: Row = Row::new(op!(IORING_OP_FSETXATTR), BY_FILE, prep_set, issue_blocks)
     .block(set)
     .arguments(&sets(shown::FD))
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ERANGE, Errno::E2BIG]);
 
 /// `IORING_OP_SETXATTR`.
-pub const SETXATTR: Row = Row::new(
-    Code::IORING_OP_SETXATTR,
-    "SETXATTR",
-    Caps::SPARES_LINKS,
-    |cx| with_path(cx, prep_set),
-    issue_at_path,
-)
-.block(set)
-.arguments(&sets(OF_PATH))
-.errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ERANGE, Errno::E2BIG]);
+pub const SETXATTR: Row =
+    Row::new(op!(IORING_OP_SETXATTR), Caps::SPARES_LINKS, |cx| with_path(cx, prep_set), issue_at_path)
+        .block(set)
+        .arguments(&sets(OF_PATH))
+        .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ERANGE, Errno::E2BIG]);
 
 /// `IORING_OP_FGETXATTR`.
-pub const FGETXATTR: Row = Row::new(Code::IORING_OP_FGETXATTR, "FGETXATTR", BY_FILE, prep_get, issue_blocks)
+pub const FGETXATTR: Row = Row::new(op!(IORING_OP_FGETXATTR), BY_FILE, prep_get, issue_blocks)
     .block(get)
     .arguments(&gets(shown::FD))
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ERANGE]);
 
 /// `IORING_OP_GETXATTR`.
-pub const GETXATTR: Row = Row::new(
-    Code::IORING_OP_GETXATTR,
-    "GETXATTR",
-    Caps::SPARES_LINKS,
-    |cx| with_path(cx, prep_get),
-    issue_at_path,
-)
-.block(get)
-.arguments(&gets(OF_PATH))
-.errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ERANGE]);
+pub const GETXATTR: Row =
+    Row::new(op!(IORING_OP_GETXATTR), Caps::SPARES_LINKS, |cx| with_path(cx, prep_get), issue_at_path)
+        .block(get)
+        .arguments(&gets(OF_PATH))
+        .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ERANGE]);
 
 fn read_name(address: u64) -> Result<Path, Errno> {
     match Path::read_up_to(address, MAX_NAME + 1) {

@@ -17,7 +17,6 @@ pub(crate) mod cancel;
 mod complete;
 pub mod data;
 pub mod field;
-mod foreign;
 pub mod id;
 mod index;
 mod link;

@@ -11,6 +11,24 @@ use crate::request::field::Unused;
 use crate::request::field::{FIRST_PRIVATE, UNKNOWN};
 use crate::request::shown::Argument;
 
+/// The number of an operation of the kernel, and its name without the prefix `IORING_OP_`.
+pub type Named = (Code, &'static str);
+
+/// Returns an operation of the kernel by the name of its number, as a [`Named`].
+#[macro_export]
+macro_rules! op {
+    ($code:ident) => {
+        ($crate::request::op::Code::$code, $crate::request::op::bare(stringify!($code)))
+    };
+}
+
+pub use crate::op;
+
+/// Returns the name of an operation without the prefix `IORING_OP_`.
+pub const fn bare(name: &'static str) -> &'static str {
+    name.split_at("IORING_OP_".len()).1
+}
+
 /// An operation.
 #[derive(Clone, Copy)]
 pub struct Op {

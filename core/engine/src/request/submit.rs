@@ -2,10 +2,10 @@
 
 use anyring_trace::event::Step;
 use linux_raw_sys::general::{EPOLLIN, F_GETFL, O_PATH};
-use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_SETUP_SUBMIT_ALL};
+use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_SETUP_SQE128, IORING_SETUP_SUBMIT_ALL};
 use linux_raw_sys::net::SO_TYPE;
 
-use crate::abi::{Errno, KNOWN_SQE_FLAGS, Sqe};
+use crate::abi::{Errno, IORING_SETUP_SQE_MIXED, KNOWN_SQE_FLAGS, Sqe};
 use crate::assets::kinds;
 use crate::feature::restrictions::filters::Context;
 use crate::observe::coverage;
@@ -57,6 +57,24 @@ impl Core {
         Ok(taken)
     }
 
+    /// Begins a submission of `count` SQEs. Work that it queues may be lent to a caller that `does_work`.
+    #[inline]
+    fn begin_submission(&mut self, count: u32, does_work: bool) {
+        let tail = self.queues().cq.tail();
+        self.time_mut().timeouts.begin_batch(tail);
+        let may_lend = does_work && self.shared().is_none();
+        self.work_mut().begin_submission(may_lend);
+        self.queues_mut().sq.begin(count);
+    }
+
+    /// Ends a submission of which not even the first SQE could be taken.
+    #[cold]
+    fn abandon_submission(&mut self) {
+        self.queues_mut().sq.end();
+        self.time_mut().timeouts.end_batch();
+        self.work_mut().begin_submission(false);
+    }
+
     /// True if one of the next SQEs may cancel or change a waiting request. The request may be ready without
     /// the engine's knowledge; the kernel would know, and the cancellation would come too late.
     #[inline]
@@ -74,7 +92,8 @@ impl Core {
         })
     }
 
-    /// Submits the SQE at `index` the ordinary way. False if it ends the batch.
+    /// Submits the SQE at `index` the ordinary way: checks it, and adds it to its chain. False if it ends the batch, as a bad SQE does at the
+    /// end of its chain. Otherwise the batch goes on, and the chain fails as a whole at its end.
     ///
     /// # Errors
     /// `EAGAIN` if no request can be made: the SQE is not consumed.
@@ -89,33 +108,6 @@ impl Core {
             self.trace_submission(id);
             self.under_chaos(id, index);
         }
-        Ok(self.submit_one(id, index).is_ok() || self.is(IORING_SETUP_SUBMIT_ALL))
-    }
-
-    /// Ends a submission. A chain whose last SQE still has LINK set ends here.
-    fn end_batch(&mut self) {
-        if let Some(head) = self.order_mut().assembly.take() {
-            self.end_chain(head);
-        }
-        self.queues_mut().sq.end();
-        self.zero_copy_mut().forget_checked();
-        self.post_announced();
-        if !self.order().train.is_empty() {
-            self.let_train_go();
-        }
-        self.time_mut().timeouts.end_batch();
-        self.end_submission();
-    }
-
-    #[cold]
-    fn end_chain(&mut self, head: RequestId) {
-        self[head].flags.set(Flags::THREADED);
-        self.queue(head);
-    }
-
-    /// Checks one SQE and adds it to its chain. The error of a bad SQE is returned only if its chain
-    /// ends here: otherwise the batch goes on, and the chain fails as a whole at its end.
-    fn submit_one(&mut self, id: RequestId, index: u32) -> Result<(), Errno> {
         let is_wide = self[id].op.caps.has(Caps::WIDE);
         let whole = if is_wide { self.take_second_half(index) } else { Ok(()) };
         let checked = whole.and_then(|()| self.initialise(id)).and_then(|()| self.ask_filters(id));
@@ -139,7 +131,49 @@ impl Core {
                 }
             }
         }
-        if links { Ok(()) } else { checked }
+        Ok(links || checked.is_ok() || self.is(IORING_SETUP_SUBMIT_ALL))
+    }
+
+    /// Ends a submission. A chain whose last SQE still has LINK set ends here.
+    fn end_batch(&mut self) {
+        if let Some(head) = self.order_mut().assembly.take() {
+            self.end_chain(head);
+        }
+        self.queues_mut().sq.end();
+        self.zero_copy_mut().forget_checked();
+        self.post_announced();
+        if !self.order().train.is_empty() {
+            self.let_train_go();
+        }
+        self.time_mut().timeouts.end_batch();
+        self.submit_direct();
+        let (head, posted) = (self.queues().sq.head(), self.queues().posted());
+        if !self.work_mut().end_submission(head, posted) {
+            // The program reads the SQ head without a lock, and may close the descriptors of consumed SQEs.
+            self.hold_queue();
+            self.publish_sq_head();
+        }
+    }
+
+    #[cold]
+    fn end_chain(&mut self, head: RequestId) {
+        self[head].flags.set(Flags::THREADED);
+        self.queue(head);
+    }
+
+    /// Takes the second half of the SQE that was taken last, which is at `index`.
+    ///
+    /// # Errors
+    /// `EINVAL` if there is none: the ring has no SQEs of this size, or ends there, or the submission does.
+    fn take_second_half(&mut self, index: u32) -> Result<(), Errno> {
+        if self.is(IORING_SETUP_SQE128) {
+            return Ok(());
+        }
+        if !self.is(IORING_SETUP_SQE_MIXED) {
+            return Err(Errno::EINVAL);
+        }
+        let queues = self.queues_mut();
+        queues.sq.take_second_half(&queues.memory, index)
     }
 
     /// Runs the BPF filters of the request's operation, if any.
@@ -296,7 +330,7 @@ impl Core {
         Ok(if ready { Outcome::Again } else { Outcome::Wait(EPOLLIN) })
     }
 
-    pub(super) fn file_if_needed(&mut self, id: RequestId) -> Result<(), Errno> {
+    fn file_if_needed(&mut self, id: RequestId) -> Result<(), Errno> {
         if self[id].op.caps.has(Caps::FILE) { self.file(id).map(drop) } else { Ok(()) }
     }
 
@@ -522,5 +556,35 @@ impl Lent {
         let core = self.core();
         let next = core.queues().sq.next(&core.queues().memory)?;
         (core.queues().memory.first_word(next) == sqe.first_word()).then(|| core.queues().memory.length(next))
+    }
+}
+
+/// Requests that the acting thread must not continue, because its credentials differ from those of the submitter or of the personality that
+/// the request names.
+impl Core {
+    /// True if the calling thread's credentials differ from those that this request needs.
+    #[inline]
+    fn is_foreign(&self, id: RequestId) -> bool {
+        let whose = self[id].whose;
+        (whose != Whose::Common || credentials::matter()) && self.is_foreign_now(id, whose)
+    }
+
+    #[cold]
+    fn is_foreign_now(&self, id: RequestId, whose: Whose) -> bool {
+        let row = self.row(id);
+        let minds = row.block.is_some() || row.op.caps.has(Caps::FILE.with(Caps::CREDENTIALS));
+        minds && whose.credentials() != credentials::acting()
+    }
+
+    /// Passes the request's next step to a thread with the right credentials.
+    #[cold]
+    fn send_home(&mut self, id: RequestId, step: work::Step) {
+        if let Err(errno) = self.file_if_needed(id) {
+            return self.complete(id, errno.negated());
+        }
+        self[id].phase = Phase::Working;
+        let work = Work::step(self, id, step);
+        let handed_over = self.hand_over_one(work);
+        debug_assert!(handed_over.is_ok(), "what nobody can do has failed");
     }
 }

@@ -1,8 +1,8 @@
 //! The transitions between queues: from SQEs to requests, from requests to work or to the ready queue, from results to CQEs.
 
-use linux_raw_sys::io_uring::{IORING_SETUP_SQE128, IORING_SQ_CQ_OVERFLOW};
+use linux_raw_sys::io_uring::IORING_SQ_CQ_OVERFLOW;
 
-use crate::abi::{Errno, IORING_SETUP_SQE_MIXED};
+use crate::abi::Errno;
 use crate::assets::directories::Description;
 use crate::os::Fd;
 use crate::queue::{Cqe, RingMemory};
@@ -52,6 +52,12 @@ impl Queues {
         self.cq.has_room_for(&self.memory, count)
     }
 
+    /// Returns the tail of the CQ, and the number of CQEs that are kept.
+    #[inline]
+    pub fn posted(&self) -> Posted {
+        (self.cq.tail(), self.cq.kept())
+    }
+
     /// Returns the number of big CQEs that would be visible at once.
     pub fn room_for_big(&self) -> u32 {
         self.cq.room_for_big(&self.memory)
@@ -59,36 +65,6 @@ impl Queues {
 }
 
 impl Core {
-    /// Begins a submission of `count` SQEs. Work that it queues may be lent to a caller that `does_work`.
-    #[inline]
-    pub fn begin_submission(&mut self, count: u32, does_work: bool) {
-        self.time.timeouts.begin_batch(self.queues.cq.tail());
-        self.work.begin_submission(does_work && self.shared.is_none());
-        self.queues.sq.begin(count);
-    }
-
-    /// Ends a submission of which not even the first SQE could be taken.
-    #[cold]
-    pub fn abandon_submission(&mut self) {
-        self.queues.sq.end();
-        self.time.timeouts.end_batch();
-        self.work.begin_submission(false);
-    }
-
-    /// Takes the second half of the SQE that was taken last, which is at `index`.
-    ///
-    /// # Errors
-    /// `EINVAL` if there is none: the ring has no SQEs of this size, or ends there, or the submission does.
-    pub fn take_second_half(&mut self, index: u32) -> Result<(), Errno> {
-        if self.is(IORING_SETUP_SQE128) {
-            Ok(())
-        } else if self.is(IORING_SETUP_SQE_MIXED) {
-            self.queues.sq.take_second_half(&self.queues.memory, index)
-        } else {
-            Err(Errno::EINVAL)
-        }
-    }
-
     /// Makes a request for the SQE at `index`. It is not prepared yet.
     ///
     /// # Errors
@@ -99,17 +75,6 @@ impl Core {
         self.requests.insert(|| memory.sqe(index), |opcode| table.lookup(opcode))
     }
 
-    /// Ends the current submission. Publishes the SQ head, unless work is lent.
-    #[inline]
-    pub fn end_submission(&mut self) {
-        self.submit_direct();
-        if !self.work.end_submission(self.queues.sq.head(), self.posted()) {
-            // The program reads the SQ head without a lock, and may close the descriptors of consumed SQEs.
-            self.hold_queue();
-            self.publish_sq_head();
-        }
-    }
-
     /// Publishes the SQ head, by which the program sees which SQEs were consumed.
     #[inline]
     pub fn publish_sq_head(&mut self) {
@@ -117,16 +82,10 @@ impl Core {
         self.queues.sq.publish(&self.queues.memory);
     }
 
-    /// Returns the tail of the CQ, and the number of CQEs that are kept.
-    #[inline]
-    fn posted(&self) -> Posted {
-        (self.queues.cq.tail(), self.queues.cq.kept())
-    }
-
     /// Queues work.
     #[inline(always)]
     pub fn queue_work(&mut self, work: Work) {
-        let at = (self.queues.sq.head(), self.posted());
+        let at = (self.queues.sq.head(), self.queues.posted());
         self.work.push(work, at);
     }
 

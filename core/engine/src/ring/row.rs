@@ -11,7 +11,7 @@ use anyring_chaos_plan::{Fault, Faults};
 use crate::abi::{Errno, Sqe, columns};
 use crate::os::{Fd, user};
 use crate::request::field::{self, FIRST_HIDDEN, FIRST_PRIVATE, Unused};
-use crate::request::op::{Caps, Code, Op};
+use crate::request::op::{Caps, Named, Op};
 use crate::request::shown::Argument;
 use crate::request::{Request, RequestId};
 use crate::ring::drive::readiness::Known;
@@ -151,8 +151,8 @@ impl From<Errno> for Outcome {
 
 impl Row {
     /// Makes a row with the steps that most operations have.
-    pub const fn new(code: Code, name: &'static str, caps: Caps, prep: Prep, issue: Issue) -> Row {
-        Row::numbered(code as u8, name, caps, prep, issue)
+    pub const fn new(op: Named, caps: Caps, prep: Prep, issue: Issue) -> Row {
+        Row::numbered(op.0 as u8, op.1, caps, prep, issue)
     }
 
     /// Makes a row with the steps that most operations have, for an operation whose number is not the kernel's.

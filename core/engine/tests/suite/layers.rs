@@ -98,8 +98,9 @@ fn opcodes_stand_in_rows_only() {
     let mut elsewhere = Vec::new();
     for file in files {
         let code = code(&fs::read_to_string(&file).unwrap());
-        for (at, _) in
-            code.match_indices("io_uring_op::IORING_OP_").chain(code.match_indices("Code::IORING_OP_"))
+        for (at, _) in ["io_uring_op::IORING_OP_", "Code::IORING_OP_", "op!(IORING_OP_"]
+            .iter()
+            .flat_map(|name| code.match_indices(name))
         {
             let before = &code[..at];
             let item = &before[before.rfind("\n\n").unwrap_or(0)..];

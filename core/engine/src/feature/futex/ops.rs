@@ -15,7 +15,7 @@ use crate::feature::futex::waits::{Element, Placed, Recall, Request, Wait, priva
 use crate::os::{self, user};
 use crate::request::data::OpData;
 use crate::request::field::{Field, Unused};
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, op};
 use crate::request::shown::{Argument, Kind, When, arg};
 use crate::request::{Flags, Phase, structures};
 use crate::ring::row::{Outcome, Row};
@@ -39,36 +39,34 @@ const ARGUMENTS: &[Argument] = &[
 ];
 
 /// `IORING_OP_FUTEX_WAIT`.
-pub const FUTEX_WAIT: Row = Row::new(Code::IORING_OP_FUTEX_WAIT, "FUTEX_WAIT", WAITS, prep_wait, issue_wait)
+pub const FUTEX_WAIT: Row = Row::new(op!(IORING_OP_FUTEX_WAIT), WAITS, prep_wait, issue_wait)
     .arguments(ARGUMENTS)
     .disarm(recall)
     .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EAGAIN, Errno::ECANCELED]);
 
 /// `IORING_OP_FUTEX_WAITV`.
-pub const FUTEX_WAITV: Row =
-    Row::new(Code::IORING_OP_FUTEX_WAITV, "FUTEX_WAITV", WAITS, prep_waitv, issue_wait)
-        .arguments(&[
-            arg(Field::Address, "futexv", Kind::Structures(structures::FUTEX_WAITV, Field::Length)),
-            arg(Field::Length, "nr_futex", Kind::Number),
-        ])
-        .disarm(recall)
-        .unused(
-            Unused::FD
-                .with(Unused::OFF)
-                .with(Unused::OP_FLAGS)
-                .with(Unused::BUF_INDEX)
-                .with(Unused::FILE_INDEX)
-                .with(Unused::ADDR3),
-        )
-        .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EAGAIN, Errno::ECANCELED]);
+pub const FUTEX_WAITV: Row = Row::new(op!(IORING_OP_FUTEX_WAITV), WAITS, prep_waitv, issue_wait)
+    .arguments(&[
+        arg(Field::Address, "futexv", Kind::Structures(structures::FUTEX_WAITV, Field::Length)),
+        arg(Field::Length, "nr_futex", Kind::Number),
+    ])
+    .disarm(recall)
+    .unused(
+        Unused::FD
+            .with(Unused::OFF)
+            .with(Unused::OP_FLAGS)
+            .with(Unused::BUF_INDEX)
+            .with(Unused::FILE_INDEX)
+            .with(Unused::ADDR3),
+    )
+    .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EAGAIN, Errno::ECANCELED]);
 
 /// `IORING_OP_FUTEX_WAKE`.
-pub const FUTEX_WAKE: Row =
-    Row::new(Code::IORING_OP_FUTEX_WAKE, "FUTEX_WAKE", Caps::NONE, prep_wake, issue_wake)
-        .arguments(ARGUMENTS)
-        .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
-        .errors(&[Errno::EINVAL, Errno::EFAULT]);
+pub const FUTEX_WAKE: Row = Row::new(op!(IORING_OP_FUTEX_WAKE), Caps::NONE, prep_wake, issue_wake)
+    .arguments(ARGUMENTS)
+    .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
+    .errors(&[Errno::EINVAL, Errno::EFAULT]);
 
 /// The words of a wait that is not issued yet, and the bit mask that wake-ups must match.
 struct Prepared {

@@ -16,7 +16,7 @@ use crate::request::RequestId;
 use crate::request::data::OpData;
 use crate::request::field::Field;
 use crate::request::field::Unused;
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, op};
 use crate::request::shown::{self, Kind, When, arg};
 use crate::ring::row::{Outcome, Row, issue_controls};
 use crate::ring::{Attempt, Core, CoreGuard, Ring, registry};
@@ -28,8 +28,7 @@ const WITHOUT_FILE: When = When::Not(Field::AddressLow, SENDS_FILE);
 
 /// `IORING_OP_MSG_RING`.
 pub const MSG_RING: Row = Row::new(
-    Code::IORING_OP_MSG_RING,
-    "MSG_RING",
+    op!(IORING_OP_MSG_RING),
     Caps::FILE.with(Caps::IOPOLL).with(Caps::UNPOLLED).with(Caps::COMMITTED),
     prep,
     issue_controls,

@@ -4,7 +4,7 @@ use crate::abi::{Errno, Sqe};
 use crate::feature::provided_buffers::Provision;
 use crate::os::user;
 use crate::request::field::{Field, Unused};
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, op};
 use crate::request::shown::{Kind, arg};
 use crate::request::version;
 use crate::ring::Attempt;
@@ -15,7 +15,7 @@ const MOST: u32 = 1 << 16;
 
 /// `IORING_OP_PROVIDE_BUFFERS`.
 pub const PROVIDE_BUFFERS: Row =
-    Row::new(Code::IORING_OP_PROVIDE_BUFFERS, "PROVIDE_BUFFERS", Caps::IOPOLL, prep_provide, issue_provide)
+    Row::new(op!(IORING_OP_PROVIDE_BUFFERS), Caps::IOPOLL, prep_provide, issue_provide)
         .arguments(&[
             arg(Field::Address, "addr", Kind::Address),
             arg(Field::Length, "len", Kind::Number),
@@ -29,7 +29,7 @@ pub const PROVIDE_BUFFERS: Row =
 
 /// `IORING_OP_REMOVE_BUFFERS`.
 pub const REMOVE_BUFFERS: Row =
-    Row::new(Code::IORING_OP_REMOVE_BUFFERS, "REMOVE_BUFFERS", Caps::IOPOLL, prep_remove, issue_remove)
+    Row::new(op!(IORING_OP_REMOVE_BUFFERS), Caps::IOPOLL, prep_remove, issue_remove)
         .arguments(&[arg(Field::Fd, "nr", Kind::Number), arg(Field::BufferIndex, "bgid", Kind::Group)])
         .of_its_ring()
         .unused(

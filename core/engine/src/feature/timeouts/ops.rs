@@ -12,7 +12,7 @@ use crate::feature::timeouts::Timeout;
 use crate::os::{Timespec, user};
 use crate::request::data::OpData;
 use crate::request::field::{Field, Unused};
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, op};
 use crate::request::shown::{Argument, Kind, When, arg, asks};
 use crate::request::{Flags, RequestId, structures};
 use crate::ring::row::{Expiry, Outcome, Row, issue_controls};
@@ -31,7 +31,7 @@ const FLAGS: Argument = arg(Field::OpFlags, "timeout_flags", Kind::Flags(names::
 const TIMES: Caps = Caps::COUNTS.with(Caps::HIDDEN).with(Caps::INHERITED);
 
 /// `IORING_OP_TIMEOUT`.
-pub const TIMEOUT: Row = Row::new(Code::IORING_OP_TIMEOUT, "TIMEOUT", TIMES, prep, issue)
+pub const TIMEOUT: Row = Row::new(op!(IORING_OP_TIMEOUT), TIMES, prep, issue)
     .arguments(&[
         TIME,
         TIME_NS,
@@ -45,27 +45,22 @@ pub const TIMEOUT: Row = Row::new(Code::IORING_OP_TIMEOUT, "TIMEOUT", TIMES, pre
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ETIME, Errno::ECANCELED]);
 
 /// `IORING_OP_LINK_TIMEOUT`.
-pub const LINK_TIMEOUT: Row = Row::new(
-    Code::IORING_OP_LINK_TIMEOUT,
-    "LINK_TIMEOUT",
-    Caps::HIDDEN.with(Caps::WATCHES),
-    prep_link,
-    issue_link,
-)
-.arguments(&[
-    TIME,
-    TIME_NS,
-    arg(Field::OffsetLow, "count", Kind::Number).unless_zero(),
-    FLAGS,
-    arg(Field::Length, "len", Kind::Number).when(&[When::Not(Field::Length, 1)]),
-])
-.expire(Expiry::Control(expire_link))
-.unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX).with(Unused::ADDR3).with(Unused::PAD))
-.errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ETIME, Errno::ECANCELED]);
+pub const LINK_TIMEOUT: Row =
+    Row::new(op!(IORING_OP_LINK_TIMEOUT), Caps::HIDDEN.with(Caps::WATCHES), prep_link, issue_link)
+        .arguments(&[
+            TIME,
+            TIME_NS,
+            arg(Field::OffsetLow, "count", Kind::Number).unless_zero(),
+            FLAGS,
+            arg(Field::Length, "len", Kind::Number).when(&[When::Not(Field::Length, 1)]),
+        ])
+        .expire(Expiry::Control(expire_link))
+        .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX).with(Unused::ADDR3).with(Unused::PAD))
+        .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ETIME, Errno::ECANCELED]);
 
 /// `IORING_OP_TIMEOUT_REMOVE`.
 pub const TIMEOUT_REMOVE: Row =
-    Row::new(Code::IORING_OP_TIMEOUT_REMOVE, "TIMEOUT_REMOVE", Caps::CANCELS, prep_remove, issue_controls)
+    Row::new(op!(IORING_OP_TIMEOUT_REMOVE), Caps::CANCELS, prep_remove, issue_controls)
         .control(issue_remove)
         .arguments(&[
             arg(Field::Address, "user_data", Kind::UserData),

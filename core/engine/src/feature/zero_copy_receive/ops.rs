@@ -18,7 +18,7 @@ use crate::os::{Fd, pages};
 use crate::request::Flags;
 use crate::request::data::OpData;
 use crate::request::field::{Field, Unused};
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, op};
 use crate::request::shown::{self, Kind, arg};
 use crate::ring::drive::readiness::SocketKind;
 use crate::ring::row::{Outcome, Row};
@@ -27,8 +27,7 @@ use crate::work::Work;
 
 /// `IORING_OP_RECV_ZC`.
 pub const RECV_ZC: Row = Row::new(
-    Code::IORING_OP_RECV_ZC,
-    "RECV_ZC",
+    op!(IORING_OP_RECV_ZC),
     Caps::FILE.with(Caps::SOCKET).with(Caps::IOPRIO).with(Caps::PLACES),
     prep,
     issue,

@@ -26,7 +26,7 @@ use crate::os::{self, Fd, host, user};
 use crate::request::data::OpData;
 use crate::request::data::net::{Address, Data, Message, Transfer, import_vectors};
 use crate::request::field::{Field, Unused};
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, op};
 use crate::request::shown::{self, Argument, arg};
 use crate::request::{FileHold, Flags, Request, version};
 use crate::ring::row::{Outcome, Quick, Row, Tried};
@@ -54,20 +54,19 @@ const LIMITS: &str = "copies the data, and notifies at once, below 32 KiB, over 
                       program watches itself, and if the kernel copied the first large send; not on sockets of AF_VSOCK";
 
 /// `IORING_OP_SEND_ZC`.
-pub const SEND_ZC: Row =
-    Row::new(Code::IORING_OP_SEND_ZC, "SEND_ZC", CAPS.with(Caps::SOCKET), prep_send, issue)
-        .arguments(&ARGUMENTS)
-        .quick(Quick { attempt: send_quickly, go_on, again: send_quickly, more: |_| None })
-        .together(WORTH_IT as u32 - 1, train::DEPART)
-        .failed(failed)
-        .faults(chaos::SENDS)
-        .of_its_ring()
-        .unused(UNUSED)
-        .limits(LIMITS)
-        .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EOPNOTSUPP]);
+pub const SEND_ZC: Row = Row::new(op!(IORING_OP_SEND_ZC), CAPS.with(Caps::SOCKET), prep_send, issue)
+    .arguments(&ARGUMENTS)
+    .quick(Quick { attempt: send_quickly, go_on, again: send_quickly, more: |_| None })
+    .together(WORTH_IT as u32 - 1, train::DEPART)
+    .failed(failed)
+    .faults(chaos::SENDS)
+    .of_its_ring()
+    .unused(UNUSED)
+    .limits(LIMITS)
+    .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EOPNOTSUPP]);
 
 /// `IORING_OP_SENDMSG_ZC`. Not `Caps::SOCKET`: before 7.2 the kernel checks its registered buffers before its file.
-pub const SENDMSG_ZC: Row = Row::new(Code::IORING_OP_SENDMSG_ZC, "SENDMSG_ZC", CAPS, prep_message, issue)
+pub const SENDMSG_ZC: Row = Row::new(op!(IORING_OP_SENDMSG_ZC), CAPS, prep_message, issue)
     .arguments(&[
         shown::SOCKET,
         arg(Field::Address, "msg", shown::Kind::Message),

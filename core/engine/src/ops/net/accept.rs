@@ -25,7 +25,7 @@ use crate::process::nonblocking::{self, Blocking};
 use crate::request::Flags;
 use crate::request::field::Field;
 use crate::request::field::Unused;
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, op};
 use crate::request::shown::{self, Kind, arg};
 use crate::ring::drive::readiness::SocketKind;
 use crate::ring::row::{Outcome, Row};
@@ -34,7 +34,7 @@ use crate::work::Work;
 
 /// `IORING_OP_ACCEPT`.
 pub const ACCEPT: Row =
-    Row::new(Code::IORING_OP_ACCEPT, "ACCEPT", Caps::FILE.with(Caps::SOCKET).with(Caps::IOPRIO), prep, issue)
+    Row::new(op!(IORING_OP_ACCEPT), Caps::FILE.with(Caps::SOCKET).with(Caps::IOPRIO), prep, issue)
         .arguments(&[
             shown::SOCKET,
             arg(Field::Address, "addr", Kind::SocketAddressFilled(Field::Offset)),

@@ -11,7 +11,7 @@ use crate::feature::zero_copy_send::error_queue;
 use crate::ops::net::timestamp;
 use crate::os::{self, Fd, call, user};
 use crate::request::field::Field;
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, op};
 use crate::request::shown::{self, Kind, When, arg};
 use crate::request::{Flags, version};
 use crate::ring::Attempt;
@@ -36,7 +36,7 @@ const NOT_OF_TCP: When = When::Not(Field::AddressLow, SOL_TCP as u64);
 const CAPS: Caps = Caps::FILE.with(Caps::IOPOLL).with(Caps::UNPOLLED);
 
 /// `IORING_OP_URING_CMD`.
-pub const URING_CMD: Row = Row::new(Code::IORING_OP_URING_CMD, "URING_CMD", CAPS, prep, issue)
+pub const URING_CMD: Row = Row::new(op!(IORING_OP_URING_CMD), CAPS, prep, issue)
     .select_buffer()
     .arguments(&[
         shown::FD,

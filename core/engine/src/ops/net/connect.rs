@@ -14,26 +14,25 @@ use crate::request::Request;
 use crate::request::data::OpData;
 use crate::request::data::net::Address;
 use crate::request::field::{Field, Unused};
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, op};
 use crate::request::shown::{self, Kind, arg};
 use crate::ring::Attempt;
 use crate::ring::row::{Outcome, Row};
 use crate::work::Work;
 
 /// `IORING_OP_CONNECT`.
-pub const CONNECT: Row =
-    Row::new(Code::IORING_OP_CONNECT, "CONNECT", Caps::FILE.with(Caps::SOCKET), prep, issue)
-        .arguments(&[
-            shown::SOCKET,
-            arg(Field::Address, "addr", Kind::SocketAddress(Field::OffsetLow)),
-            arg(Field::OffsetLow, "addrlen", Kind::Signed),
-        ])
-        .block(block)
-        .finish(finish)
-        .faults(chaos::CONNECTS)
-        .filtered(24, show)
-        .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
-        .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EISCONN]);
+pub const CONNECT: Row = Row::new(op!(IORING_OP_CONNECT), Caps::FILE.with(Caps::SOCKET), prep, issue)
+    .arguments(&[
+        shown::SOCKET,
+        arg(Field::Address, "addr", Kind::SocketAddress(Field::OffsetLow)),
+        arg(Field::OffsetLow, "addrlen", Kind::Signed),
+    ])
+    .block(block)
+    .finish(finish)
+    .faults(chaos::CONNECTS)
+    .filtered(24, show)
+    .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
+    .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK, Errno::EISCONN]);
 
 /// The state of a CONNECT between its steps.
 struct Connect {

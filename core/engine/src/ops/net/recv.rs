@@ -22,7 +22,7 @@ use crate::os::{self, Fd};
 use crate::request::data::OpData;
 use crate::request::data::net::{Data, Transfer, empty_header};
 use crate::request::field::{Field, Unused};
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, op};
 use crate::request::shown::{self, Kind, arg};
 use crate::request::{Flags, Request, version};
 use crate::ring::drive::readiness::{Known, SocketKind};
@@ -35,8 +35,7 @@ const UNUSED_ONCE: Unused = UNUSED.with(Unused::FILE_INDEX);
 
 /// `IORING_OP_RECV`.
 pub const RECV: Row = Row::new(
-    Code::IORING_OP_RECV,
-    "RECV",
+    op!(IORING_OP_RECV),
     Caps::FILE.with(Caps::SOCKET).with(Caps::BUFFER_SELECT).with(Caps::IOPRIO),
     prep,
     issue,

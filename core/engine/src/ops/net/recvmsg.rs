@@ -15,15 +15,14 @@ use crate::request::Flags;
 use crate::request::data::OpData;
 use crate::request::data::net::{Data, LONGEST, Message};
 use crate::request::field::{Field, Unused};
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, op};
 use crate::request::shown::{self, Kind, arg};
 use crate::ring::Attempt;
 use crate::ring::row::{Outcome, Row};
 
 /// `IORING_OP_RECVMSG`.
 pub const RECVMSG: Row = Row::new(
-    Code::IORING_OP_RECVMSG,
-    "RECVMSG",
+    op!(IORING_OP_RECVMSG),
     Caps::FILE.with(Caps::SOCKET).with(Caps::BUFFER_SELECT).with(Caps::IOPRIO),
     prep,
     issue,

@@ -19,7 +19,7 @@ use crate::os::{self, Fd, user};
 use crate::request::data::OpData;
 use crate::request::data::net::{Address, Data, Message, Transfer, import_vectors};
 use crate::request::field::{Field, Unused};
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, op};
 use crate::request::order::ROOM;
 use crate::request::shown::{self, Argument, Kind, When, arg};
 use crate::request::{Flags, Request};
@@ -54,8 +54,7 @@ const UNUSED_CONNECTED: Unused = UNUSED.with(Unused::OFF);
 
 /// `IORING_OP_SEND`.
 pub const SEND: Row = Row::new(
-    Code::IORING_OP_SEND,
-    "SEND",
+    op!(IORING_OP_SEND),
     Caps::FILE.with(Caps::SOCKET).with(Caps::BUFFER_SELECT).with(Caps::IOPRIO),
     prep_send,
     issue_send,
@@ -73,8 +72,7 @@ pub const SEND_VECTORIZED: u16 = 1 << 5;
 
 /// `IORING_OP_SENDMSG`.
 pub const SENDMSG: Row = Row::new(
-    Code::IORING_OP_SENDMSG,
-    "SENDMSG",
+    op!(IORING_OP_SENDMSG),
     Caps::FILE.with(Caps::SOCKET).with(Caps::IOPRIO),
     prep_message,
     issue_message,

@@ -13,7 +13,7 @@ use crate::request::Flags;
 use crate::request::data::OpData;
 use crate::request::data::net::Address;
 use crate::request::field::{Field, Unused};
-use crate::request::op::{Caps, Code};
+use crate::request::op::{Caps, op};
 use crate::request::shown::{self, When, arg};
 use crate::ring::row::{Outcome, Row, issue_blocks, prep_nothing};
 use crate::ring::{Attempt, Lent};
@@ -26,46 +26,40 @@ pub const SOCK_NONBLOCK: u32 = O_NONBLOCK;
 const TYPE_MASK: u32 = 0xf;
 
 /// `IORING_OP_SOCKET`.
-pub const SOCKET: Row = Row::new(
-    Code::IORING_OP_SOCKET,
-    "SOCKET",
-    Caps::CREDENTIALS.with(Caps::INSTALLS),
-    prep_socket,
-    issue_socket,
-)
-.arguments(&[
-    arg(Field::Fd, "domain", shown::Kind::Choice(names::ADDRESS_FAMILIES)),
-    arg(
-        Field::OffsetLow,
-        "type",
-        shown::Kind::ChoiceAndFlags(TYPE_MASK, names::SOCKET_TYPES, names::SOCKET_FLAGS),
-    ),
-    arg(Field::Length, "protocol", shown::Kind::Choice(names::PROTOCOLS))
-        .when(&[When::Is(Field::Fd, AF_INET as u64)]),
-    arg(Field::Length, "protocol", shown::Kind::Choice(names::PROTOCOLS))
-        .when(&[When::Is(Field::Fd, AF_INET6 as u64)]),
-    arg(Field::Length, "protocol", shown::Kind::Number)
-        .when(&[When::Not(Field::Fd, AF_INET as u64), When::Not(Field::Fd, AF_INET6 as u64)]),
-    shown::FILE_INDEX,
-])
-.faults(chaos::DESCRIPTORS)
-.unused(Unused::ADDR.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX))
-.filtered(12, |request, words| {
-    words[..3].copy_from_slice(&[request.sqe.fd as u32, request.sqe.off as u32, request.sqe.len])
-})
-.errors(&[Errno::EINVAL, Errno::ENXIO]);
+pub const SOCKET: Row =
+    Row::new(op!(IORING_OP_SOCKET), Caps::CREDENTIALS.with(Caps::INSTALLS), prep_socket, issue_socket)
+        .arguments(&[
+            arg(Field::Fd, "domain", shown::Kind::Choice(names::ADDRESS_FAMILIES)),
+            arg(
+                Field::OffsetLow,
+                "type",
+                shown::Kind::ChoiceAndFlags(TYPE_MASK, names::SOCKET_TYPES, names::SOCKET_FLAGS),
+            ),
+            arg(Field::Length, "protocol", shown::Kind::Choice(names::PROTOCOLS))
+                .when(&[When::Is(Field::Fd, AF_INET as u64)]),
+            arg(Field::Length, "protocol", shown::Kind::Choice(names::PROTOCOLS))
+                .when(&[When::Is(Field::Fd, AF_INET6 as u64)]),
+            arg(Field::Length, "protocol", shown::Kind::Number)
+                .when(&[When::Not(Field::Fd, AF_INET as u64), When::Not(Field::Fd, AF_INET6 as u64)]),
+            shown::FILE_INDEX,
+        ])
+        .faults(chaos::DESCRIPTORS)
+        .unused(Unused::ADDR.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX))
+        .filtered(12, |request, words| {
+            words[..3].copy_from_slice(&[request.sqe.fd as u32, request.sqe.off as u32, request.sqe.len])
+        })
+        .errors(&[Errno::EINVAL, Errno::ENXIO]);
 
 /// `IORING_OP_BIND`.
-pub const BIND: Row =
-    Row::new(Code::IORING_OP_BIND, "BIND", Caps::FILE.with(Caps::SOCKET), prep_bind, issue_bind)
-        .arguments(&[
-            shown::SOCKET,
-            arg(Field::Address, "addr", shown::Kind::SocketAddress(Field::OffsetLow)),
-            arg(Field::OffsetLow, "addrlen", shown::Kind::Signed),
-        ])
-        .block(block_bind)
-        .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
-        .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK]);
+pub const BIND: Row = Row::new(op!(IORING_OP_BIND), Caps::FILE.with(Caps::SOCKET), prep_bind, issue_bind)
+    .arguments(&[
+        shown::SOCKET,
+        arg(Field::Address, "addr", shown::Kind::SocketAddress(Field::OffsetLow)),
+        arg(Field::OffsetLow, "addrlen", shown::Kind::Signed),
+    ])
+    .block(block_bind)
+    .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
+    .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOTSOCK]);
 
 /// Fields unused by operations whose only argument is a number in the length field.
 const BESIDE_LENGTH: Unused =
@@ -73,7 +67,7 @@ const BESIDE_LENGTH: Unused =
 
 /// `IORING_OP_LISTEN`.
 pub const LISTEN: Row =
-    Row::new(Code::IORING_OP_LISTEN, "LISTEN", Caps::FILE.with(Caps::SOCKET), prep_nothing, issue_listen)
+    Row::new(op!(IORING_OP_LISTEN), Caps::FILE.with(Caps::SOCKET), prep_nothing, issue_listen)
         .arguments(&[shown::SOCKET, arg(Field::Length, "backlog", shown::Kind::Signed)])
         .unused(BESIDE_LENGTH)
         .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENOTSOCK]);
@@ -81,7 +75,7 @@ pub const LISTEN: Row =
 const SPARING: Caps = Caps::FILE.with(Caps::SOCKET).with(Caps::SPARES_LINKS);
 
 /// `IORING_OP_SHUTDOWN`.
-pub const SHUTDOWN: Row = Row::new(Code::IORING_OP_SHUTDOWN, "SHUTDOWN", SPARING, prep_nothing, issue_blocks)
+pub const SHUTDOWN: Row = Row::new(op!(IORING_OP_SHUTDOWN), SPARING, prep_nothing, issue_blocks)
     .block(block_shutdown)
     .arguments(&[shown::SOCKET, arg(Field::Length, "how", shown::Kind::Choice(names::SHUTDOWNS))])
     .unused(BESIDE_LENGTH)
