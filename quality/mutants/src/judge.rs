@@ -53,10 +53,11 @@ pub fn tests(built: &Built, tools: bool) -> Result<Vec<Test>> {
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "the tests do not list themselves: {said}");
         let text = String::from_utf8(output.stdout)?;
-        // The tests of layers and circles read the sources, which are not those of the mutants.
+        // The tests of layers, circles and verbs read the sources, which are not those of the mutants.
         let names = text.lines().filter_map(|line| line.strip_suffix(": test"));
-        let names =
-            names.filter(|name| !["layers::", "circles::"].iter().any(|module| name.starts_with(module)));
+        let names = names.filter(|name| {
+            !["layers::", "circles::", "verbs::"].iter().any(|module| name.starts_with(module))
+        });
         tests.extend(names.map(|name| test(name, program.clone(), &["--exact", name])));
     }
     if tools {
