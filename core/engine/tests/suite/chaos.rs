@@ -323,6 +323,54 @@ fn enter_refuses_no_request_that_others_wait_for(mut ring: Ring) {
     }
 }
 
+/// Reads a file, at most two reads at a time; returns how often `enter` failed with `error`, and no other.
+fn refusals_of_reads(mut ring: Ring, error: i32) -> usize {
+    let file = memory_file(&text(100));
+    let memory = [room(100), room(100)];
+    let (mut is_busy, mut left, mut refused) = ([false; 2], 0, 0);
+    for round in 0..100 {
+        for place in 0..2 {
+            // Every third round submits nothing while a read is in flight.
+            if is_busy[place] || round % 3 == 2 && is_busy[1 - place] {
+                continue;
+            }
+            let read = transfer(IORING_OP_READ, &file, &memory[place], 0);
+            ring.push(Sqe { user_data: place as u64, ..read });
+            (is_busy[place], left) = (true, left + 1);
+        }
+        let before = refused;
+        match ring.enter(left, 1) {
+            submitted @ 0.. => left -= submitted as u32,
+            failed => {
+                assert_eq!(failed, -error);
+                refused += 1;
+                // If the completion does not come, the test hangs.
+                while error == libc::EAGAIN && ring.enter(0, 1) < 0 {}
+            }
+        }
+        let cqes = ring.reap_all();
+        let must_be_there = refused > before && error != libc::EINTR;
+        assert!(!must_be_there || !cqes.is_empty(), "what the error tells to wait for or to reap is there");
+        cqes.iter().for_each(|cqe| is_busy[cqe.user_data as usize] = false);
+    }
+    refused
+}
+
+#[by(meeting(Fault::EnterAgain, 5.., 4))]
+fn enter_refuses_reads_of_files(ring: Ring) {
+    assert!(refusals_of_reads(ring, libc::EAGAIN) >= 5);
+}
+
+#[by(meeting(Fault::EnterBusy, 5.., 4))]
+fn enter_wants_completions_of_files_reaped(ring: Ring) {
+    assert!(refusals_of_reads(ring, libc::EBUSY) >= 5);
+}
+
+#[by(meeting(Fault::EnterInterrupted, 5.., 4))]
+fn waits_for_reads_of_files_are_interrupted(ring: Ring) {
+    assert!(refusals_of_reads(ring, libc::EINTR) >= 5);
+}
+
 #[by(meeting(Fault::Late, 64..=64, 64))]
 fn completions_come_late_and_in_another_order(mut ring: Ring) {
     const REQUESTS: u64 = 32;
@@ -635,8 +683,9 @@ fn enter_is_interrupted_refuses_and_submits_a_part() {
     let faults = [Fault::EnterInterrupted, Fault::EnterAgain, Fault::EnterBusy, Fault::ShortSubmission];
     let met = under(&faults, || {
         let mut ring = ring(16);
-        let (mut told, mut done) = ([0; 3], 0);
+        let (mut told, mut done, mut asked) = ([0; 3], 0, 0);
         while done < 400 {
+            asked += 4;
             (0..4).for_each(|number| {
                 let flags = if number == 1 { LINK } else { 0 };
                 ring.push(Sqe { flags, ..sqe(IORING_OP_NOP, number) });
@@ -658,6 +707,10 @@ fn enter_is_interrupted_refuses_and_submits_a_part() {
                     done += ring.reap_all().len();
                 }
             }
+            done += ring.reap_all().len();
+        }
+        while done < asked {
+            ring.enter(0, 1);
             done += ring.reap_all().len();
         }
         let time = [0_i64, 1_000_000];

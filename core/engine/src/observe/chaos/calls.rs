@@ -83,10 +83,15 @@ fn change(core: &mut Core, met: Call, call: &Enter) -> Change {
     let submits = call.to_submit > 0 && core.queues().sq_pending() > 0 && !core.is(IORING_SETUP_SQPOLL);
     // A program that is told to wait for completions must have some that will come. Requests that wait for a file do not count: they may
     // wait for what is to be submitted.
-    if submits && ready > 0 && meets(Fault::EnterBusy).is_some() {
+    let may_refuse = submits && (ready > 0 || core.owes_a_completion());
+    if may_refuse && meets(Fault::EnterBusy).is_some() {
+        // A program that is told to reap completions must find one.
+        if ready == 0 {
+            core.pay_a_completion();
+        }
         return Change::Fail(Errno::EBUSY);
     }
-    if submits && (ready > 0 || core.owes_a_completion()) && meets(Fault::EnterAgain).is_some() {
+    if may_refuse && meets(Fault::EnterAgain).is_some() {
         return Change::Fail(Errno::EAGAIN);
     }
     for fault in [Fault::ShortSubmission, Fault::TornChain].into_iter().filter(|_| submits) {

@@ -22,7 +22,7 @@ use crate::request::data::OpData;
 use crate::request::data::net::{Data, Transfer};
 use crate::request::op::Caps;
 use crate::request::{Flags, Request, RequestId};
-use crate::ring::row::{LATE, Outcome};
+use crate::ring::row::Outcome;
 use crate::ring::{Attempt, Core};
 
 /// Faults of calls.
@@ -182,11 +182,6 @@ impl Core {
                 && other.sqe.op_flags & EPOLLONESHOT == 0
                 && os::same_file(other.file.fd(), request.file.fd())
         })
-    }
-
-    /// True if a delayed completion is pending, which comes whatever the program does.
-    pub(in crate::observe::chaos) fn owes_a_completion(&self) -> bool {
-        self.requests().ids().any(|id| core::ptr::eq(self[id].op, &raw const LATE.op))
     }
 
     /// Fills the memory that a request is to fill with garbage.

@@ -221,15 +221,50 @@ impl Core {
         self.end_redirection(id, cqe.res);
         let held_ns = self.memory_in_flight(id).map_or(0, |memory| memory.held_ns);
         let value = if self.may_come_late(id) { self.meets_late(id) } else { None };
-        let Some(value) = value else {
+        let lateness_ns = value.map(lateness_ns).or_else(|| self.keeps_for_refusal(id));
+        let Some(lateness_ns) = lateness_ns else {
             self.end_memory(id);
             return false;
         };
-        let delay_ns = lateness_ns(value).saturating_sub(held_ns);
-        let first_ns = self.hide_data(id, cqe, delay_ns);
+        let first_ns = self.hide_data(id, cqe, lateness_ns.saturating_sub(held_ns));
         self.comes_after(id, first_ns);
         self[id].op = &LATE.op;
         true
+    }
+
+    /// Returns for how long a completion is kept back only because the next call of `enter` is to be refused or interrupted, which it may
+    /// be only while a completion is still to come: a request on a file is mostly done when the call that submits it returns. One is enough.
+    fn keeps_for_refusal(&self, id: RequestId) -> Option<u64> {
+        const FAULTS: [Fault; 3] = [Fault::EnterAgain, Fault::EnterBusy, Fault::EnterInterrupted];
+        let chaos = &self.instruments().chaos;
+        let (plan, serial) = (plan()?, chaos.calls + 1);
+        let who = Who { process: PATH.load(Ordering::Relaxed), ring: chaos.ring };
+        let is_kept = FAULTS.iter().any(|&fault| plan.decide(&Subject { who, serial, fault }).is_some())
+            && self[id].op.faults.has(Fault::Late)
+            && self.may_come_late(id)
+            && self.late_completion().is_none();
+        is_kept.then(|| delay_ns().unwrap_or(LATEST_NS))
+    }
+
+    /// Returns a request that is done, and whose completion is delayed.
+    fn late_completion(&self) -> Option<RequestId> {
+        self.requests().ids().find(|&id| core::ptr::eq(self[id].op, &raw const LATE.op))
+    }
+
+    /// True if a delayed completion is pending, which comes whatever the program does.
+    pub(in crate::observe::chaos) fn owes_a_completion(&self) -> bool {
+        self.late_completion().is_some()
+    }
+
+    /// Posts a delayed completion now, if there is one.
+    pub(in crate::observe::chaos) fn pay_a_completion(&mut self) {
+        if let Some(id) = self.late_completion() {
+            self.time_mut().timers.cancel(id);
+            if let Some(memory) = self.memory_in_flight(id) {
+                memory.rounds_left = 0;
+            }
+            self.comes_now(id);
+        }
     }
 
     /// Delays the notification of a zero-copy send by a timer, if it meets the fault.
