@@ -127,6 +127,11 @@ pub fn operation_counts() -> Option<&'static Counts> {
     trace::counts::get()
 }
 
+/// Tells the host's [checker](Host::checker) of requests on rings created from now on.
+pub fn tell_checker() {
+    trace::watch();
+}
+
 /// Injects the faults of the plan behind `fd` ([`anyring_chaos_plan`]) into this process from now on. `fd` may be
 /// closed afterwards. Rings that exist already get no faults.
 ///

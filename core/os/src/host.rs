@@ -4,6 +4,8 @@ use core::ffi::{CStr, c_void};
 use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::user::IoVector;
+
 /// The services that the engine needs from its process. Memory comes from the global allocator, which the
 /// front end chooses, too. Neither may use a lock that the thread of a signal handler of the program could
 /// already hold.
@@ -60,9 +62,15 @@ pub trait Host: Sync {
         self.sees_handovers()
     }
 
-    /// True if a checker in the program (AddressSanitizer) says that this memory must not be accessed: it was freed, or ends earlier.
+    /// True if a checker in the program (AddressSanitizer, memcheck) says that this memory must not be accessed: it was freed, or
+    /// ends earlier.
     fn is_poisoned(&self, _address: usize, _length: usize) -> bool {
         false
+    }
+
+    /// Returns the checker that is to be told what requests do to memory, if there is one in the program.
+    fn checker(&self) -> Option<&'static dyn Checker> {
+        None
     }
 
     /// Returns a signal whose action always is the front end's, and which no thread of [`Host::spawn`] blocks. The engine
@@ -88,6 +96,58 @@ pub trait Host: Sync {
     unsafe fn sleep(&self, _number: usize, _arguments: [usize; 6]) -> Option<isize> {
         None
     }
+}
+
+/// A checker of memory in the program's process: a sanitizer, or a tool of valgrind. It sees neither system calls of the engine
+/// nor what a request may do to memory between its submission and its completion.
+///
+/// All methods are called under a ring's lock, or by a thread that has none.
+pub trait Checker: Sync {
+    /// Notes at its submission that a request uses memory from now on. Returns a number for [`Checker::ends`], 0 if that is not
+    /// to be called.
+    fn begins(&self, _memory: &RequestMemory<'_>) -> usize {
+        0
+    }
+
+    /// Notes that a request has given its memory back: its last CQE is about to be posted.
+    fn ends(&self, _number: usize, _memory: &RequestMemory<'_>) {}
+
+    /// Notes that a request has ended without a CQE, with its ring.
+    fn drops(&self, _number: usize) {}
+
+    /// Notes that a call that fetches completions returns: its thread has seen what they say.
+    fn fetched(&self) {}
+
+    /// True if a read is to fill memory of the engine until it completes, so that the program's own memory can be
+    /// [hidden](Checker::hides).
+    fn hides_memory(&self) -> bool {
+        false
+    }
+
+    /// Notes that memory will be filled by a request, and must not be looked at.
+    fn hides(&self, _memory: IoVector) {}
+
+    /// Notes that memory that was hidden is about to be filled.
+    fn shows(&self, _memory: IoVector) {}
+}
+
+/// Memory that a request uses.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestMemory<'a> {
+    /// The number of the ring in this process.
+    pub ring: u64,
+    /// The device and the inode of the ring's memory.
+    pub file: [u64; 2],
+    /// The number of the request in its ring.
+    pub serial: u64,
+    /// The name of the operation.
+    pub operation: &'static str,
+    /// The memory, or its first parts.
+    pub pieces: &'a [IoVector],
+    /// The request fills the memory, and does not read it.
+    pub is_filled: bool,
+    /// The request may have to wait for others, which may use the memory until its turn comes.
+    pub may_wait: bool,
 }
 
 /// Facts about the caller of `setup`, `enter` or `register`.
@@ -128,6 +188,11 @@ pub fn get() -> Option<&'static dyn Host> {
 /// See [`Host::is_poisoned`].
 pub fn is_poisoned(address: usize, length: usize) -> bool {
     get().is_some_and(|host| host.is_poisoned(address, length))
+}
+
+/// Returns [`Host::checker`] of the installed front end.
+pub fn checker() -> Option<&'static dyn Checker> {
+    get()?.checker()
 }
 
 /// Returns [`Host::sees_closes`] of the installed front end.

@@ -284,6 +284,10 @@ pub const CHANGED: u32 = 1 << 4;
 /// Memory of the request was unmapped before the request gave it back.
 pub const UNMAPPED: u32 = 1 << 5;
 
+/// Memory of the request was freed before the request gave it back, or ends earlier than the request's use of it, by a checker of
+/// memory in the program's process.
+pub const FREED: u32 = 1 << 8;
+
 /// The completion was seen from outside, by a look now and then: the request was submitted after the moment that was told, and had
 /// completed before the one that is told.
 pub const SAMPLED: u32 = 1 << 6;

@@ -16,6 +16,7 @@ mod export;
 pub mod next;
 pub mod sockets;
 pub mod streams;
+pub mod thread_sanitizer;
 pub mod wait;
 
 /// Calls that a function of a front end answers when `syscall(3)` makes them by number.

@@ -1,9 +1,10 @@
 //! The user engine in this process: the library as its host, and functions of the engine that
 //! only this front end uses.
 
+use anyring_engine::os::host::Checker;
 use anyring_engine::{Host, frontend};
 use anyring_linked::{Choice, quietly};
-use anyring_runtime::threads;
+use anyring_runtime::{threads, valgrind};
 use core::ffi::{CStr, c_int, c_void};
 use core::num::NonZeroUsize;
 
@@ -31,6 +32,14 @@ impl Host for Library {
     fn faults_resume(&self) -> bool {
         // The program owns the signal actions.
         false
+    }
+
+    fn is_poisoned(&self, address: usize, length: usize) -> bool {
+        valgrind::is_poisoned(address, length)
+    }
+
+    fn checker(&self) -> Option<&'static dyn Checker> {
+        valgrind::memcheck()
     }
 
     fn may_end_in(&self, call: &mut dyn FnMut(), ended: &mut dyn FnMut()) {

@@ -63,6 +63,25 @@ fn memory_is_used_rightly() {
     }
 }
 
+/// memcheck knows what is in flight.
+#[test]
+fn memory_in_flight_is_not_the_programs() {
+    let program = program("flight", Header::System);
+    let checked = |arguments: &[&str]| {
+        let mut checked = Command::new("valgrind");
+        checked.arg("-q").arg(&program).args(arguments);
+        let output =
+            checked.env("LD_LIBRARY_PATH", libraries()).env("ANYRING_ENGINE", "user").output().unwrap();
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat()
+    };
+    assert_eq!(checked(&[]), "over\n");
+    let looks = checked(&["looks"]);
+    assert!(looks.contains("uninitialised value") && looks.contains("over\n"), "{looks}");
+    let leaves = checked(&["leaves"]);
+    let told = "anyring: READ #1 of ring 1 was still in flight when its memory was freed";
+    assert!(leaves.contains(told) && leaves.contains("inside a block of size 4 free'd"), "{leaves}");
+}
+
 /// GETDENTS, with any header beside ours; no kernel has this operation.
 #[test]
 fn directories_are_read() {

@@ -2,7 +2,8 @@
 
 use crate::{arch, inside, patch};
 use anyring_engine::Host;
-use anyring_runtime::{arch::thread_pointer, log, threads};
+use anyring_engine::os::host::Checker;
+use anyring_runtime::{arch::thread_pointer, log, threads, valgrind};
 use anyring_trap::arch::Context;
 use anyring_trap::{Frontend, signals, sleep};
 use core::ffi::{CStr, c_void};
@@ -124,7 +125,11 @@ impl Host for Preload {
     }
 
     fn is_poisoned(&self, address: usize, length: usize) -> bool {
-        anyring_interpose::next::is_poisoned(address, length)
+        anyring_interpose::next::is_poisoned(address, length) || valgrind::is_poisoned(address, length)
+    }
+
+    fn checker(&self) -> Option<&'static dyn Checker> {
+        anyring_interpose::thread_sanitizer::get().or_else(valgrind::memcheck)
     }
 
     #[cfg(not(test))]

@@ -32,6 +32,7 @@ pub mod sys;
 #[cfg_attr(anyring_sanitizer, path = "sanitizer/threads.rs")]
 pub mod threads;
 pub mod trace;
+pub mod valgrind;
 
 pub use process::active;
 

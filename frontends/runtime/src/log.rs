@@ -47,6 +47,14 @@ pub fn write(message: fmt::Arguments<'_>) {
     write_bytes(&line.bytes[..=line.length]);
 }
 
+/// Calls `use_text` with a message that ends with a zero.
+pub fn as_text<R>(message: fmt::Arguments<'_>, use_text: impl FnOnce(&CStr) -> R) -> R {
+    let mut line = Line { bytes: [0; 512], length: 0 };
+    let _ = line.write_fmt(message);
+    // The last byte is still zero.
+    use_text(CStr::from_bytes_until_nul(&line.bytes).unwrap_or_default())
+}
+
 /// Writes whole lines, as they are, whatever the level.
 pub fn write_text(text: &str) {
     write_bytes(text.as_bytes());

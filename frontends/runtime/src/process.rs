@@ -193,6 +193,9 @@ pub fn adopt(host: &'static &'static dyn Host) {
     if config::stats().is_some() || config::stats_file().is_some() {
         frontend::count_operations();
     }
+    if host.checker().is_some() {
+        frontend::tell_checker();
+    }
     chaos::begin();
 }
 

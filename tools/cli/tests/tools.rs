@@ -278,10 +278,61 @@ fn memcheck_sees_what_requests_do_to_memory() {
 }
 
 #[test]
+fn memcheck_sees_what_is_done_to_memory_in_flight() {
+    if !has("valgrind") {
+        return;
+    }
+    let run = |what: &str| by(&["valgrind", "-q"], "debug", &[what]);
+    let looks = with_the_library(&run("looks"));
+    assert!(looks.contains("uninitialised value") && looks.contains("\nover\n"), "{looks}");
+    let leaves = with_the_library(&run("leaves"));
+    let told = "anyring: READ #1 of ring 1 was still in flight when its memory was freed";
+    assert!(leaves.contains(told) && leaves.contains("inside a block of size 4 free'd"), "{leaves}");
+    let unset = with_the_library(&run("unset"));
+    assert!(unset.contains("anyring: WRITE #1 of ring 1 is to write these bytes"), "{unset}");
+    assert_eq!(with_the_library(&run("handed")), "done\n");
+    if let Some(kernel) = on_the_kernel(&run("leaves")) {
+        assert_eq!(kernel, "done\n");
+        assert_eq!(on_the_kernel(&run("unset")).unwrap(), "64 bytes\n");
+    }
+}
+
+#[test]
+fn a_thread_sanitizer_sees_races_with_requests() {
+    let run = |what: &str| by(&["env", "TSAN_OPTIONS=exitcode=9"], "threads", &[what]);
+    let native = said(Command::new(built("followed-threads")).arg("none"));
+    if native.contains("ThreadSanitizer") {
+        anyring_tally::skipped("ThreadSanitizer does not start on this kernel");
+        return;
+    }
+    for what in ["races", "early"] {
+        let user = on_the_engine(&run(what));
+        assert!(user.contains("data race") && user.contains("'READ #1 of ring 1'"), "{what}: {user}");
+        assert!(user.contains(" touches "), "{what}: {user}");
+    }
+    assert_eq!(on_the_engine(&run("handed")), "done\n");
+    for what in ["races", "early", "handed"] {
+        if let Some(kernel) = on_the_kernel(&run(what)) {
+            assert_eq!(kernel, "done\n", "{what}");
+        }
+    }
+}
+
+#[test]
 fn helgrind_sees_a_race_with_a_request() {
     if !has("valgrind") {
         return;
     }
+    // Within the engine, of whose locks helgrind does not know.
+    let suppressions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/valgrind/helgrind.supp");
+    let suppressed = format!("--suppressions={}", suppressions.display());
+    let within = with_the_library(&by(&["valgrind", "-q", "--tool=helgrind"], "debug", &["looks"]));
+    assert!(within.contains("Possible data race"), "{within}");
+    let tool = ["valgrind", "-q", "--tool=helgrind", &suppressed];
+    assert_eq!(with_the_library(&by(&tool, "debug", &["looks"])), "nothing\nover\n");
+    // What the program does is reported all the same. Helgrind does not know of atomics, by which this program is right.
+    let handed = with_the_library(&by(&tool, "debug", &["handed"]));
+    assert!(handed.contains("Possible data race") && handed.contains("touches (followed.c"), "{handed}");
     let line = by(&["valgrind", "-q", "--tool=helgrind"], "debug", &["races"]);
     let user = with_the_library(&line);
     assert!(user.contains("Possible data race") && user.contains("data symbol \"shared\""), "{user}");

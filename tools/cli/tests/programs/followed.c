@@ -7,6 +7,11 @@
  *   followed unset         writes bytes to /dev/null that the program has not set
  *   followed branches      reads bytes, and branches on one of them
  *   followed races         reads into a buffer that another thread writes to
+ *   followed early         writes to the buffer of a read, which may be done, before it looks for the completion
+ *   followed looks         branches on a byte that a read in flight is to bring
+ *   followed leaves        frees the buffer of a read in flight
+ *   followed handed        reads into a buffer, and has another thread write to it; then a thread that has seen the completion of a read
+ *                          by itself writes to the buffer. This is correct
  *   followed waits PATH    makes PATH as soon as a read is in flight, completes the read when PATH is gone, and prints what was read */
 #include "ring.h"
 #include <fcntl.h>
@@ -88,8 +93,10 @@ static void branches(int zeros) {
 
 static char shared[64];
 
+/* By stores that a sanitizer sees, which a call of memset need not become. */
 static void *touches(void *unused) {
-    memset(shared, 1, sizeof shared);
+    for (unsigned at = 0; at < sizeof shared; at++)
+        ((volatile char *)shared)[at] = 1;
     return unused;
 }
 
@@ -101,12 +108,70 @@ static void races(int zeros) {
     printf("done\n");
 }
 
-static void waits(const char *path) {
-    int ends[2];
-    char data[4] = {0};
+static int ends[2];
+
+/* Submits a read whose bytes come only with `complete_late`. */
+static void read_late(void *buffer) {
     CHECK(pipe(ends) == 0);
-    prepare(IORING_OP_READ, ends[0], data, sizeof data);
+    prepare(IORING_OP_READ, ends[0], buffer, 4);
     CHECK(ring_enter(ring.fd, 1, 0, 0) == 1);
+}
+
+static void complete_late(void) {
+    CHECK(write(ends[1], "over", 4) == 4);
+    while (!ring_peek(&ring))
+        CHECK(ring_enter(ring.fd, 0, 1, IORING_ENTER_GETEVENTS) == 0);
+    CHECK(ring_peek(&ring)->res == 4);
+    ring_seen(&ring);
+}
+
+static void early(int zeros) {
+    prepare(IORING_OP_READ, zeros, shared, sizeof shared);
+    CHECK(ring_enter(ring.fd, 1, 0, 0) == 1);
+    touches(0);
+    while (!ring_peek(&ring))
+        CHECK(ring_enter(ring.fd, 0, 1, IORING_ENTER_GETEVENTS) == 0);
+    printf("done\n");
+}
+
+static void looks(void) {
+    char *volatile buffer = calloc(4, 1);
+    read_late(buffer);
+    printf("%s\n", buffer[0] ? "something" : "nothing");
+    complete_late();
+    printf("%s\n", buffer[0] == 'o' ? "over" : "nothing");
+    free(buffer);
+}
+
+static void leaves(void) {
+    char *volatile buffer = malloc(4);
+    read_late(buffer);
+    free(buffer);
+    complete_late();
+    printf("done\n");
+}
+
+static void *polls(void *unused) {
+    while (!ring_peek(&ring))
+        usleep(100);
+    return touches(unused);
+}
+
+static void handed(int zeros) {
+    pthread_t thread;
+    CHECK(read_into(zeros, shared, sizeof shared) == 64);
+    CHECK(pthread_create(&thread, 0, touches, 0) == 0);
+    pthread_join(thread, 0);
+    CHECK(pthread_create(&thread, 0, polls, 0) == 0);
+    prepare(IORING_OP_READ, zeros, shared, sizeof shared);
+    CHECK(ring_enter(ring.fd, 1, 0, 0) == 1);
+    pthread_join(thread, 0);
+    printf("done\n");
+}
+
+static void waits(const char *path) {
+    char data[4] = {0};
+    read_late(data);
     close(open(path, O_CREAT | O_WRONLY, 0600));
     while (access(path, F_OK) == 0)
         usleep(10000);
@@ -133,6 +198,14 @@ int main(int count, char **arguments) {
         branches(zeros);
     else if (strcmp(what, "races") == 0)
         races(zeros);
+    else if (strcmp(what, "early") == 0)
+        early(zeros);
+    else if (strcmp(what, "looks") == 0)
+        looks();
+    else if (strcmp(what, "leaves") == 0)
+        leaves();
+    else if (strcmp(what, "handed") == 0)
+        handed(zeros);
     else if (strcmp(what, "waits") == 0)
         waits(path);
     return 0;

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use anyring_chaos_plan::{Harm, child};
 
+use crate::os::host;
 use crate::os::user::{self, IoVector};
 
 /// The number of bytes that are written or compared at a time.
@@ -97,7 +98,23 @@ impl Spoilt {
             return None;
         }
         before.spoil(seed);
-        Some(Spoilt { before, seeds })
+        let spoilt = Spoilt { before, seeds };
+        spoilt.hide();
+        Some(spoilt)
+    }
+
+    /// Tells a checker of memory that what is there must not be looked at.
+    fn hide(&self) {
+        if let Some(checker) = host::checker() {
+            checker.hides(self.before.place());
+        }
+    }
+
+    /// Tells a checker of memory that what is there may be looked at.
+    fn show(&self) {
+        if let Some(checker) = host::checker() {
+            checker.shows(self.before.place());
+        }
     }
 
     /// Returns the contents before.
@@ -113,12 +130,15 @@ impl Spoilt {
     /// Writes other rubbish to a piece.
     pub fn respoil(&mut self, piece: usize, seed: u64) {
         let at = piece * PIECE;
+        self.show();
         self.replace(piece, at, &rubbish(seed, at));
         self.seeds[piece] = seed;
+        self.hide();
     }
 
     /// Writes the contents before to their place, from byte `first` on.
     pub fn restore_from(&self, first: usize) {
+        self.show();
         for piece in first / PIECE..self.pieces() {
             let at = piece * PIECE;
             self.replace(piece, first.max(at), &self.before.bytes[at..]);

@@ -14,7 +14,7 @@ use linux_raw_sys::net::{
 };
 
 use crate::abi::{Errno, IORING_SETUP_SQE_MIXED, RWF_ATOMIC};
-use crate::observe::chaos::{Call, inject, pause};
+use crate::observe::chaos::{Call, inject, pause, plan};
 use crate::os::user::{self, IoVector};
 use crate::os::{self, Fd};
 use crate::queue::{Cqe, RUBBISH};
@@ -31,7 +31,7 @@ impl Core {
     pub fn begin_call(&mut self) -> Option<Call> {
         let told = self.serial() as u32;
         let chaos = &mut self.instruments_mut().chaos;
-        chaos.is_on().then(|| {
+        (chaos.is_on() && plan().is_some()).then(|| {
             chaos.calls += 1;
             Call { told, ring: chaos.ring, number: chaos.calls }
         })

@@ -7,6 +7,7 @@ use crate::abi::Errno;
 use crate::observe::chaos::in_flight::Memory;
 use crate::observe::chaos::{PATH, delay_ns, plan};
 use crate::os;
+use crate::os::host::{self, Checker};
 use crate::os::sync::atomic::Ordering;
 use crate::os::user::IoVector;
 use crate::queue::Cqe;
@@ -31,14 +32,16 @@ enum Purpose {
 }
 
 impl Core {
-    /// Remembers the memory of a request that was consumed from the SQ, if its completion will come late.
+    /// Remembers the memory of a request that was consumed from the SQ, if its completion will come late, or a checker of memory hides
+    /// the memory that requests fill.
     pub(in crate::observe::chaos) fn remember_memory(&mut self, id: RequestId) {
-        let Some(value) = self.will_meet(id, Fault::Late) else { return };
+        let late = self.will_meet(id, Fault::Late);
+        let Some(value) = late.or_else(|| hides_memory().then_some(0)) else { return };
         let request = &self[id];
         let mut memory = Memory::of(request.op, &request.sqe, value);
         let selects = Flags::of_sqe(request.sqe.flags).has(Flags::BUFFER_SELECT);
         // Operations that do not transfer data have copied what they read, or do so when they are prepared.
-        if selects || !request.op.faults.has(Fault::Short) {
+        if selects || late.is_none() || !request.op.faults.has(Fault::Short) {
             memory.reads_selected();
         }
         if selects {
@@ -183,8 +186,10 @@ impl Core {
         }
         let filled = self.memory_of(id);
         let in_flight = &self.instruments().chaos.in_flight;
-        // Requests that fill the same memory would take each other's rubbish for its contents.
-        if in_flight.holds_rubbish(&filled) {
+        // Requests that fill the same memory would take each other's rubbish for its contents. A checker reports what a system call does
+        // to memory that is not there.
+        let is_poisoned = |piece: &IoVector| host::is_poisoned(piece.base as usize, piece.length as usize);
+        if in_flight.holds_rubbish(&filled) || hides_memory() && filled.iter().any(is_poisoned) {
             return;
         }
         let room = in_flight.room();
@@ -346,6 +351,11 @@ impl Core {
             plan.note_harm(&Harmed { who, serial, opcode, pid, harm });
         }
     }
+}
+
+/// True if a checker hides memory that requests fill until they complete.
+pub(in crate::observe::chaos) fn hides_memory() -> bool {
+    host::checker().is_some_and(Checker::hides_memory)
 }
 
 /// Returns the delay of a completion by the fault's value.

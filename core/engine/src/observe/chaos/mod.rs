@@ -202,7 +202,7 @@ pub fn begin_setup() -> Option<Call> {
 /// The state of chaos in a ring.
 #[derive(Default)]
 pub struct Chaos {
-    /// The ring's number in its process; 0 if the ring is not under chaos.
+    /// The ring's number in its process; 0 if the ring is neither under chaos nor has its memory hidden by a checker.
     ring: u32,
     /// The number of the ring's calls of `enter` and `register`.
     calls: u64,
@@ -221,7 +221,8 @@ pub struct Chaos {
 impl Chaos {
     /// Makes the state of a new ring of this process.
     pub fn new() -> Chaos {
-        let ring = if plan().is_some() { RINGS.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
+        let is_on = plan().is_some() || late::hides_memory();
+        let ring = if is_on { RINGS.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
         Chaos { ring, ..Chaos::default() }
     }
 

@@ -2,7 +2,7 @@
 
 use anyring_trace::event::{ENGINE_USER, Entered, Kind, Registered};
 use linux_raw_sys::io_uring::{
-    IORING_ENTER_REGISTERED_RING, IORING_SETUP_REGISTERED_FD_ONLY, io_uring_params,
+    IORING_ENTER_GETEVENTS, IORING_ENTER_REGISTERED_RING, IORING_SETUP_REGISTERED_FD_ONLY, io_uring_params,
     io_uring_register_op as Code,
 };
 
@@ -11,7 +11,7 @@ use crate::calls::enter::Enter;
 use crate::calls::register::call::{Argument, Register};
 use crate::calls::support::argument_of;
 use crate::observe::trace::{Samples, comes_in, counts, tell, tell_ring};
-use crate::os::host::Caller;
+use crate::os::host::{self, Caller};
 use crate::os::{self, Fd, user};
 use crate::ring::Core;
 use crate::ring::registry::look;
@@ -43,6 +43,11 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     let result = crate::observe::chaos::calls::enter(fd, call, caller);
     if let Some(counts) = counts::get() {
         counts.entered();
+    }
+    if let Some(checker) = host::checker()
+        && call.flags & IORING_ENTER_GETEVENTS != 0
+    {
+        checker.fetched();
     }
     let body = Entered {
         to_submit: call.to_submit,

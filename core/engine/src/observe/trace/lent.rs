@@ -5,11 +5,12 @@
 //! completes. For memory that a request fills, only its presence is checked, because the program's writes cannot be told from the
 //! request's.
 
-use anyring_trace::event::{CHANGED, SUMMED_BYTES, UNMAPPED};
+use anyring_trace::event::{CHANGED, FREED, SUMMED_BYTES, UNMAPPED};
 use linux_raw_sys::io_uring::IORING_RECV_MULTISHOT;
 use linux_raw_sys::net::msghdr;
 
 use crate::abi::{IOSQE_BUFFER_SELECT, Sqe};
+use crate::os::host::{self, Checker, RequestMemory};
 use crate::os::user::{self, IoVector};
 use crate::request::field::Field;
 use crate::request::op::Op;
@@ -43,6 +44,10 @@ pub struct Lent {
     buffer: u64,
     /// For a multishot RECVMSG: the room for the address and for control messages in each buffer.
     reserved: Option<[u64; 2]>,
+    /// The number that a checker of memory has given the request, 0 for none.
+    checked: usize,
+    /// The request may have had to wait for others, for a checker.
+    may_wait: bool,
 }
 
 impl Lent {
@@ -54,6 +59,8 @@ impl Lent {
         state: State::Unknown,
         buffer: 0,
         reserved: None,
+        checked: 0,
+        may_wait: false,
     };
 
     /// Collects the memory that a request names.
@@ -134,13 +141,45 @@ impl Lent {
         self.state = self.look();
     }
 
+    /// Tells a checker that the memory is in use by the request that `memory` describes.
+    pub fn tell_begin(&mut self, checker: &dyn Checker, memory: &RequestMemory<'_>) {
+        if self.count > 0 {
+            self.may_wait = memory.may_wait;
+            self.checked = checker.begins(&self.described(memory));
+        }
+    }
+
+    /// Tells a checker that the request has given the memory back.
+    pub fn tell_end(&self, checker: &dyn Checker, memory: &RequestMemory<'_>) {
+        if self.checked != 0 {
+            checker.ends(self.checked, &self.described(memory));
+        }
+    }
+
+    /// Tells a checker that the request ends without a completion.
+    pub fn tell_drop(&self, checker: &dyn Checker) {
+        if self.checked != 0 {
+            checker.drops(self.checked);
+        }
+    }
+
+    fn described<'a>(&'a self, memory: &RequestMemory<'a>) -> RequestMemory<'a> {
+        let (is_filled, may_wait) = (self.is_filled, self.may_wait);
+        RequestMemory { pieces: self.pieces(), is_filled, may_wait, ..*memory }
+    }
+
     /// Marks the memory as unknown, because requests before this one may change it.
     pub fn may_change(&mut self) {
         self.state = State::Unknown;
     }
 
-    /// Returns marks if the memory differs from that at the request's begin: [`CHANGED`], [`UNMAPPED`].
+    /// Returns marks if the memory differs from that at the request's begin: [`CHANGED`], [`UNMAPPED`], [`FREED`].
     pub fn marks(&self) -> u32 {
+        let is_poisoned = |piece: &IoVector| host::is_poisoned(piece.base as usize, piece.length as usize);
+        let is_used = self.state != State::Unknown;
+        if is_used && self.pieces().iter().filter(|piece| piece.length > 0).any(is_poisoned) {
+            return FREED;
+        }
         let State::There(sum) = self.state else { return 0 };
         match self.look() {
             State::There(now) if now == sum => 0,

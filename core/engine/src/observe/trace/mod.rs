@@ -28,7 +28,7 @@ use linux_raw_sys::io_uring::io_uring_params;
 
 use crate::abi::{Errno, Sqe};
 use crate::os::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use crate::os::{self, Fd, user, vdso};
+use crate::os::{self, Fd, host, user, vdso};
 use crate::request::op::Op;
 use crate::request::{Flags, shown};
 
@@ -109,8 +109,8 @@ pub fn count() {
     watch();
 }
 
-/// Makes [`is_on`] true: something is traced, counted or injected from now on.
-pub(super) fn watch() {
+/// Makes [`is_on`] true: something is traced, counted, checked or injected from now on.
+pub fn watch() {
     ON.store(true, Ordering::Relaxed);
 }
 
@@ -161,6 +161,15 @@ pub struct Traced {
     process: u32,
     /// The memory of reported requests, sorted by their serial numbers, until they complete.
     lent: VecDeque<(u64, Box<Lent>)>,
+}
+
+impl Drop for Traced {
+    /// Tells a checker of memory of the requests that end with the ring.
+    fn drop(&mut self) {
+        if let Some(checker) = host::checker() {
+            self.lent.iter().for_each(|(_, lent)| lent.tell_drop(checker));
+        }
+    }
 }
 
 impl Traced {

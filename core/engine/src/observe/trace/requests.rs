@@ -7,6 +7,7 @@ use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
 
 use crate::abi::Sqe;
 use crate::observe::trace::{Lent, PROCESS, Samples, Tracer, counts, tell, tracer};
+use crate::os::host::{self, RequestMemory};
 use crate::os::sync::atomic::Ordering;
 use crate::queue::Cqe;
 use crate::request::op::Op;
@@ -54,39 +55,56 @@ impl Core {
         traced.process = PROCESS.load(Ordering::Relaxed);
         let behind = if self.order().assembly.head().is_some() { serial - 1 } else { 0 };
         self[id].serial = serial;
-        if tracer().is_none() && counts::get().is_none() {
+        let checker = host::checker();
+        if tracer().is_none() && counts::get().is_none() && checker.is_none() {
             return;
         }
         self[id].flags.set(Flags::TRACED);
         if let Some(counts) = counts::get() {
             counts.submitted(self[id].op.code);
         }
-        let Some(About { tracer, ring, op, sqe, .. }) = self.about(id) else { return };
-        let file = tracer.tell_names(ring, op, sqe, |slot| self.resources().files.named(slot));
-        let body = event::Submitted { serial, sqe: *sqe.words(), behind, file, reserved: 0 };
+        if tracer().is_none() && checker.is_none() {
+            return;
+        }
+        let (op, sqe) = (self[id].op, &self[id].sqe);
         let mut lent = Lent::of(op, sqe);
-        let samples = Samples::of_submission(op, sqe, &lent, tracer.data());
-        tracer.publish(ring, Kind::Submitted, &body, &samples);
+        if let Some(About { tracer, ring, .. }) = self.about(id) {
+            let file = tracer.tell_names(ring, op, sqe, |slot| self.resources().files.named(slot));
+            let body = event::Submitted { serial, sqe: *sqe.words(), behind, file, reserved: 0 };
+            let samples = Samples::of_submission(op, sqe, &lent, tracer.data());
+            tracer.publish(ring, Kind::Submitted, &body, &samples);
+        }
         // If this request must wait, earlier requests may still change its memory.
         let may_wait =
             behind != 0 || Flags::of_sqe(sqe.flags).has(Flags::DRAIN) || !self.order().drain.is_idle();
-        if !may_wait {
+        if !may_wait && tracer().is_some() {
             lent.begin();
         }
         let takes = Flags::of_sqe(sqe.flags).has(Flags::BUFFER_SELECT);
-        let all = &mut self.instruments_mut().traced.lent;
-        if (takes || !lent.is_empty()) && all.len() < MOST_LENT {
-            all.push_back((serial, Box::new(lent)));
+        if !takes && lent.is_empty() || self.instruments().traced.lent.len() >= MOST_LENT {
+            return;
         }
+        if let Some(checker) = checker.filter(|_| !takes) {
+            lent.tell_begin(checker, &RequestMemory { may_wait, ..self.described(id) });
+        }
+        self.instruments_mut().traced.lent.push_back((serial, Box::new(lent)));
     }
 
     /// Notes that a traced request begins, which had to wait for others.
     #[cold]
     pub(crate) fn trace_begin(&mut self, id: RequestId) {
         let serial = self[id].serial;
-        if let Some(lent) = self.instruments_mut().traced.lent_mut(serial) {
+        if let Some(lent) = self.instruments_mut().traced.lent_mut(serial).filter(|_| tracer().is_some()) {
             lent.begin();
         }
+    }
+
+    /// Describes a request to a checker of memory.
+    fn described(&self, id: RequestId) -> RequestMemory<'static> {
+        let (serial, operation) = (self[id].serial, self[id].op.name);
+        let file = self.ring().file.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let ring = self.serial();
+        RequestMemory { ring, file, serial, operation, pieces: &[], is_filled: false, may_wait: false }
     }
 
     /// Reports a step of a traced request.
@@ -104,6 +122,11 @@ impl Core {
             counts.completed(self[id].op.code, cqe.res);
         }
         let lent = self.lent_until(id, cqe);
+        if let Some(checker) = host::checker()
+            && cqe.flags & IORING_CQE_F_MORE == 0
+        {
+            lent.tell_end(checker, &self.described(id));
+        }
         let Some(About { tracer, ring, serial, op, sqe }) = self.about(id) else { return };
         let samples = Samples::of_completion(op, sqe, &lent, cqe, tracer.data());
         self.trace_cqe(tracer, ring, serial, cqe, marks | lent.marks(), &samples);

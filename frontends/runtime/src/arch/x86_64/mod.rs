@@ -41,6 +41,27 @@ pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
     result
 }
 
+/// Makes a request to valgrind ([`crate::valgrind`]): its number, and its arguments. Returns 0 without valgrind: the instructions
+/// leave all registers as they are.
+#[inline(never)]
+pub fn ask_valgrind(request: &[usize; 6]) -> usize {
+    let mut answer = 0_usize;
+    // SAFETY: rotates rdi by 128 bits in all; what the request does to memory is the caller's affair.
+    unsafe {
+        asm!(
+            "rol rdi, 3",
+            "rol rdi, 13",
+            "rol rdi, 61",
+            "rol rdi, 51",
+            "xchg rbx, rbx",
+            inout("rdx") answer,
+            in("rax") request,
+            options(nostack),
+        );
+    }
+    answer
+}
+
 /// Returns the instruction, stack and frame pointers of the calling function; x86-64 has no link register, so the last word is 0.
 #[inline(always)]
 pub fn pointers() -> [usize; 4] {
