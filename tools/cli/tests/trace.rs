@@ -263,6 +263,23 @@ fn memory_that_is_changed_or_unmapped_too_early() {
 }
 
 #[test]
+fn memory_that_a_sanitizer_says_is_freed() {
+    let traced = |what: &str| {
+        let mut command = Command::new(anyring());
+        command.args(["trace", "--summary", "--"]).arg(support::built("followed-sanitized")).arg(what);
+        String::from_utf8(command.output().unwrap().stderr).unwrap()
+    };
+    let text = traced("leaves");
+    assert!(text.contains("READ(") && text.contains("[memory freed in flight]"), "{text}");
+    assert!(
+        text.contains("memory was freed before they gave it back, or was too short for them: 1\n"),
+        "{text}"
+    );
+    let right = traced("handed");
+    assert!(!right.contains("in flight]") && !right.contains("gave it back"), "{right}");
+}
+
+#[test]
 fn what_vectors_messages_and_provided_buffers_were_filled_with() {
     for engine in engines() {
         let text = lent(engine, "filled");

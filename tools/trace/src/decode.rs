@@ -131,6 +131,7 @@ impl Decoder {
         }
         out.push_str(match completion.harm() {
             Some(Harm::Changed) => " [data changed in flight]",
+            Some(Harm::Freed) => " [memory freed in flight]",
             Some(Harm::Unmapped) => " [memory unmapped in flight]",
             None => "",
         });

@@ -290,6 +290,7 @@ fn finish(completion: &Completion, request: Option<&Request>) -> Finish {
         memory: completion.harm().map(|harm| match harm {
             Harm::Changed => "changed",
             Harm::Unmapped => "unmapped",
+            Harm::Freed => "freed",
         }),
         cq_ready: completion.cq_ready,
     }

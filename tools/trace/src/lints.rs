@@ -41,6 +41,7 @@ enum Lint {
     ShortTransfer,
     Changed,
     Unmapped,
+    Freed,
     SameUserData,
 }
 
@@ -85,6 +86,10 @@ impl Lint {
             ),
             Lint::Unmapped => (
                 "requests whose memory was unmapped before they gave it back",
+                "keep it until the completion; of a zero-copy send, until the notification",
+            ),
+            Lint::Freed => (
+                "requests whose memory was freed before they gave it back, or was too short for them",
                 "keep it until the completion; of a zero-copy send, until the notification",
             ),
             Lint::SameUserData => (
@@ -256,7 +261,11 @@ impl Lints {
         }
         let is_told = request.completions().rev().skip(1).any(|before| before.harm().is_some());
         if let Some(harm) = completion.harm().filter(|_| !is_told) {
-            let lint = if harm == Harm::Changed { Lint::Changed } else { Lint::Unmapped };
+            let lint = match harm {
+                Harm::Changed => Lint::Changed,
+                Harm::Unmapped => Lint::Unmapped,
+                Harm::Freed => Lint::Freed,
+            };
             self.find(lint, 1, name);
         }
         if completion.is_skipped() {

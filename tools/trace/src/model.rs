@@ -14,8 +14,8 @@ use anyring_engine::ops;
 use anyring_engine::request::op::{Caps, Op};
 use anyring_engine::request::shown::{Kind, When};
 use anyring_trace::event::{
-    self, Body, CHANGED, Content, EARLIER, ENGINE_KERNEL, Entered, Event, LAST, OVERFLOWED, Registered,
-    RingEnded, RingFound, RingMade, SAMPLED, SKIPPED, Step, Submitted, UNMAPPED, Unseen,
+    self, Body, CHANGED, Content, EARLIER, ENGINE_KERNEL, Entered, Event, FREED, LAST, OVERFLOWED,
+    Registered, RingEnded, RingFound, RingMade, SAMPLED, SKIPPED, Step, Submitted, UNMAPPED, Unseen,
 };
 use linux_raw_sys::errno::{ECANCELED, ETIME};
 use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF};
@@ -172,6 +172,8 @@ pub enum Harm {
     Changed,
     /// Memory is not there any more.
     Unmapped,
+    /// Memory was freed, or ends too early, as a checker of memory in the process says.
+    Freed,
 }
 
 /// How a request was done.
@@ -259,6 +261,7 @@ impl Completion {
     /// The harm that was done to the request's memory before the request gave it back.
     pub fn harm(&self) -> Option<Harm> {
         match self.marks {
+            marks if marks & FREED != 0 => Some(Harm::Freed),
             marks if marks & UNMAPPED != 0 => Some(Harm::Unmapped),
             marks if marks & CHANGED != 0 => Some(Harm::Changed),
             _ => None,
