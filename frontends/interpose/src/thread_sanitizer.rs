@@ -1,4 +1,4 @@
-//! What ThreadSanitizer is told of requests in flight, if the program has it.
+//! Reports to ThreadSanitizer of requests in flight, if the program has it.
 //!
 //! A request appears to it as a thread of the request's name, which accesses the request's memory at some time between the
 //! submission and the completion: the thread knows what its submitter knew, and those know of the thread who have seen its
@@ -75,7 +75,7 @@ pub fn get() -> Option<&'static dyn Checker> {
     is_there.then_some(&THREAD_SANITIZER)
 }
 
-/// What was made for requests so far.
+/// The fibers that were made so far, and the addresses that were looked up.
 struct Requests {
     /// The fibers, and whether a request has them.
     fibers: Vec<(usize, bool)>,

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use anyring_chaos_plan::{Harm, child};
 
-use crate::os::host;
+use crate::os::host::{self, Checker};
 use crate::os::user::{self, IoVector};
 
 /// The number of bytes that are written or compared at a time.
@@ -14,6 +14,11 @@ const LEAST_RUN: usize = 4;
 
 /// The high bit of each byte: text, zeros and small numbers are no rubbish.
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
+
+/// True if a checker of memory hides what requests fill until they complete.
+pub fn hides_memory() -> bool {
+    host::checker().is_some_and(Checker::hides_memory)
+}
 
 /// Returns the rubbish for the bytes of a copy from `at` on.
 fn rubbish(seed: u64, at: usize) -> [u8; PIECE] {

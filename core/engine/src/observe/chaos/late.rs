@@ -4,10 +4,11 @@ use anyring_chaos_plan::{Fault, Harm, Harmed, Subject, Who};
 use linux_raw_sys::io_uring::{IORING_CQE_F_BUFFER, IORING_SETUP_IOPOLL};
 
 use crate::abi::Errno;
+use crate::observe::chaos::copies::hides_memory;
 use crate::observe::chaos::in_flight::Memory;
 use crate::observe::chaos::{PATH, delay_ns, plan};
 use crate::os;
-use crate::os::host::{self, Checker};
+use crate::os::host;
 use crate::os::sync::atomic::Ordering;
 use crate::os::user::IoVector;
 use crate::queue::Cqe;
@@ -22,6 +23,8 @@ use crate::wait::timers::Clock;
 
 /// The longest delay of a completion.
 const LATEST_NS: u64 = 2_000_000;
+/// The delay of a completion that is only kept back for a refusal. The next call mostly comes sooner.
+const KEPT_NS: u64 = 500_000;
 /// The maximal number of times that rubbish is written over data before they arrive.
 const MOST_ROUNDS: u64 = 4;
 
@@ -248,7 +251,7 @@ impl Core {
             && self[id].op.faults.has(Fault::Late)
             && self.may_come_late(id)
             && self.late_completion().is_none();
-        is_kept.then(|| delay_ns().unwrap_or(LATEST_NS))
+        is_kept.then(|| delay_ns().unwrap_or(KEPT_NS))
     }
 
     /// Returns a request that is done, and whose completion is delayed.
@@ -351,11 +354,6 @@ impl Core {
             plan.note_harm(&Harmed { who, serial, opcode, pid, harm });
         }
     }
-}
-
-/// True if a checker hides memory that requests fill until they complete.
-pub(in crate::observe::chaos) fn hides_memory() -> bool {
-    host::checker().is_some_and(Checker::hides_memory)
 }
 
 /// Returns the delay of a completion by the fault's value.

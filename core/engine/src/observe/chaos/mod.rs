@@ -221,7 +221,7 @@ pub struct Chaos {
 impl Chaos {
     /// Makes the state of a new ring of this process.
     pub fn new() -> Chaos {
-        let is_on = plan().is_some() || late::hides_memory();
+        let is_on = plan().is_some() || copies::hides_memory();
         let ring = if is_on { RINGS.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
         Chaos { ring, ..Chaos::default() }
     }
