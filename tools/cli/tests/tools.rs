@@ -290,7 +290,8 @@ fn memcheck_sees_what_is_done_to_memory_in_flight() {
     assert!(leaves.contains(told) && leaves.contains("inside a block of size 4 free'd"), "{leaves}");
     let unset = with_the_library(&run("unset"));
     assert!(unset.contains("anyring: WRITE #1 of ring 1 is to write these bytes"), "{unset}");
-    assert_eq!(with_the_library(&run("handed")), "done\n");
+    let right = with_the_library(&run("handed"));
+    assert!(right.contains("done\n") && !right.contains("    at 0x"), "{right}");
     if let Some(kernel) = on_the_kernel(&run("leaves")) {
         assert_eq!(kernel, "done\n");
         assert_eq!(on_the_kernel(&run("unset")).unwrap(), "64 bytes\n");
@@ -329,7 +330,8 @@ fn helgrind_sees_a_race_with_a_request() {
     let within = with_the_library(&by(&["valgrind", "-q", "--tool=helgrind"], "debug", &["looks"]));
     assert!(within.contains("Possible data race"), "{within}");
     let tool = ["valgrind", "-q", "--tool=helgrind", &suppressed];
-    assert_eq!(with_the_library(&by(&tool, "debug", &["looks"])), "nothing\nover\n");
+    let quiet = with_the_library(&by(&tool, "debug", &["looks"]));
+    assert!(quiet.contains("nothing\nover\n") && !quiet.contains("Possible data race"), "{quiet}");
     // What the program does is reported all the same. Helgrind does not know of atomics, by which this program is right.
     let handed = with_the_library(&by(&tool, "debug", &["handed"]));
     assert!(handed.contains("Possible data race") && handed.contains("touches (followed.c"), "{handed}");
