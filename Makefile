@@ -32,7 +32,7 @@ BUILT := -p anyring-cli -p anyring-preload -p anyring-inject -p anyring-liburing
 # The command finds its libraries beside it (tools/cli/build.rs).
 export ANYRING_IMAGES := none
 
-.PHONY: help toolchain nextest build tools demo lint check test test-all live record test-programs test-chaos-programs conformance differential bench count
+.PHONY: help toolchain nextest build tools demo lint check test test-all live record test-programs test-chaos-programs conformance conformance-static differential bench count
 .PHONY: packages release check-packages test-places test-cold-reads test-old-kernels install uninstall deb one-file check-one-file check-install check-aarch64 test-aarch64 coverage sanitize sanitize-suite simulate concurrent mutants chaos
 
 help: ## list the targets
@@ -164,6 +164,11 @@ conformance: tools ## liburing's own suite on the user engine, compared with the
 	$(ANYRING_BIN)/anyring-conformance must-pass --library --engine kernel
 	$(ANYRING_BIN)/anyring-conformance traced
 	$(ANYRING_BIN)/anyring-conformance traced --engine kernel
+
+conformance-static: tools ## liburing's tests that must pass, linked statically with glibc and with musl, where io_uring is denied
+	scripts/need musl-gcc:musl-tools
+	$(ANYRING_BIN)/anyring-conformance must-pass --statically glibc
+	$(ANYRING_BIN)/anyring-conformance must-pass --statically musl
 
 differential: tools ## random programs on both engines: make differential N=1000000 [SEED=2] [FIRST=5000]
 	$(ANYRING_BIN)/anyring-conformance differential --progress --programs $(or $(N),20000) \

@@ -14,7 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::oracle::{Oracle, kernel_release};
 use crate::report::{Reasons, Row, Totals, Verdict, status_page, transparency_page};
 use crate::run::{Anyring, Conditions, Outcome, Places, Ran, run_test, run_until};
-use crate::source::{Suite, prepare, prepare_linked};
+use crate::source::{Libc, Suite, prepare, prepare_linked, prepare_static};
 use crate::traced::check_trace;
 use crate::{concurrent, coverage, differential, refusals};
 
@@ -78,6 +78,9 @@ enum Task {
         /// Link with our liburing.so.2 beside this program, instead of `anyring run`
         #[arg(long)]
         library: bool,
+        /// Link statically with this C library, instead of dynamically; without the tests of static.toml
+        #[arg(long, value_enum, value_name = "LIBC", conflicts_with = "library")]
+        statically: Option<Libc>,
         /// In the default sandbox of a container, as `anyring-deny --container` makes it; without the tests of container.toml
         #[arg(long, conflicts_with = "library")]
         container: bool,
@@ -157,13 +160,29 @@ impl Engine {
     }
 }
 
+/// How tests are linked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Build {
+    /// With the C library, as liburing's Makefile does it.
+    Dynamic,
+    /// With our liburing.so.2, too.
+    Library,
+    /// With nothing that is not in the program.
+    Static(Libc),
+}
+
 /// Runs the command; returns the exit status of the process.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match &cli.command.unwrap_or_else(|| Task::Suite(SuiteArgs::default())) {
         Task::Suite(args) => suite(&cli.common, args),
-        Task::MustPass { library, container, engine, tries } => {
-            must_pass(&cli.common, *library, *container, *engine, *tries)
+        Task::MustPass { library, statically, container, engine, tries } => {
+            let build = match statically {
+                Some(libc) => Build::Static(*libc),
+                None if *library => Build::Library,
+                None => Build::Dynamic,
+            };
+            must_pass(&cli.common, build, *container, *engine, *tries)
         }
         Task::Chaos { seed, seeds } => chaos(&cli.common, *seed..seed.saturating_add(*seeds)),
         Task::Traced { engine } => traced(&cli.common, *engine),
@@ -229,6 +248,13 @@ impl Common {
         Ok((Bench::new(suite, work), conditions))
     }
 
+    /// Returns the suite linked statically.
+    fn linked_statically(&self, libc: Libc) -> Result<Bench> {
+        let work = self.work_directory()?;
+        let suite = prepare_static(&work, self.liburing.as_deref(), libc)?;
+        Ok(Bench::new(suite, work))
+    }
+
     fn work_directory(&self) -> Result<PathBuf> {
         let work = self.work.clone().unwrap_or_else(|| self.home.join("work"));
         fs::create_dir_all(&work).with_context(|| format!("cannot create {}", work.display()))?;
@@ -251,10 +277,11 @@ impl Common {
         Ok(listed(&text))
     }
 
-    /// Returns the tests that must pass, limited to the named ones; all of them must be built, unless they are `linked` with our library.
-    fn must_pass(&self, suite: &Suite, linked: bool) -> Result<Vec<String>> {
+    /// Returns the tests that must pass, limited to the named ones; all of them must be built, unless they are linked in another way than liburing
+    /// does it.
+    fn must_pass(&self, suite: &Suite, build: Build) -> Result<Vec<String>> {
         let mut names = self.list("must-pass.txt")?;
-        names.retain(|name| !(linked && suite.not_built.contains(name)));
+        names.retain(|name| build == Build::Dynamic || !suite.not_built.contains(name));
         known_only(&names, suite).context("in must-pass.txt")?;
         if !self.only.is_empty() {
             names.retain(|name| self.only.contains(name));
@@ -418,22 +445,35 @@ fn oracle(common: &Common, refresh: bool) -> Result<ExitCode> {
 
 fn must_pass(
     common: &Common,
-    library: bool,
+    build: Build,
     container: bool,
     engine: Engine,
     tries: NonZeroU32,
 ) -> Result<ExitCode> {
-    let (bench, conditions) =
-        if library { common.linked(engine)? } else { (common.bench()?, common.with_anyring(engine)?) };
+    let (bench, conditions) = match build {
+        Build::Dynamic => (common.bench()?, common.with_anyring(engine)?),
+        Build::Library => common.linked(engine)?,
+        Build::Static(libc) => {
+            let mut conditions = common.with_anyring(engine)?;
+            conditions.label = libc.name().to_owned();
+            (common.linked_statically(libc)?, conditions)
+        }
+    };
     let mut known = Reasons::default();
-    if library && engine == Engine::User {
-        known = Reasons::load(&common.home.join("library.toml"))?;
+    let mut expect = |list: &str| -> Result<()> {
+        known.0.extend(Reasons::load(&common.home.join(list))?.0);
+        Ok(())
+    };
+    match build {
+        Build::Library if engine == Engine::User => expect("library.toml")?,
+        Build::Static(_) => expect("static.toml")?,
+        _ => {}
     }
     if container {
-        known = Reasons::load(&common.home.join("container.toml"))?;
+        expect("container.toml")?;
         anyring_deny::confine().context("cannot install the filter of a container")?;
     }
-    let names = common.must_pass(&bench.suite, library)?;
+    let names = common.must_pass(&bench.suite, build)?;
     let (mut passed, mut failed, mut skipped, mut unsteady) = (0, 0, 0, 0);
     for name in &names {
         if let Some(reason) = known.0.get(name) {
@@ -451,6 +491,9 @@ fn must_pass(
         } else {
             failed += 1;
         }
+    }
+    if build != Build::Dynamic && !bench.suite.not_built.is_empty() {
+        println!("not built so: {}", bench.suite.not_built.join(" "));
     }
     if unsteady > 0 {
         println!("passed in another run only: {unsteady}");
@@ -510,7 +553,7 @@ fn traced(common: &Common, engine: Engine) -> Result<ExitCode> {
     let (bench, mut conditions) = (common.bench()?, common.with_anyring(engine)?);
     conditions.label = format!("traced-{}", engine.name());
     let (mut passed, mut failed, mut requests, mut unseen) = (0, 0, 0, 0);
-    for name in common.must_pass(&bench.suite, false)? {
+    for name in common.must_pass(&bench.suite, Build::Dynamic)? {
         let trace = bench.places.logs.join(format!("{}.json", conditions.label));
         if let Some(anyring) = &mut conditions.anyring {
             let words = ["trace", "--json", "--engine", engine.name(), "-o"].map(OsString::from);
@@ -594,15 +637,15 @@ mod tests {
     fn the_committed_lists_can_be_read() {
         let home = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
         Reasons::load(&home.join("reasons.toml")).unwrap();
-        let known = Reasons::load(&home.join("library.toml")).unwrap();
+        let known = ["library.toml", "static.toml"].map(|name| Reasons::load(&home.join(name)).unwrap());
         let names = listed(&fs::read_to_string(home.join("must-pass.txt")).unwrap());
         let mut sorted = names.clone();
         sorted.sort();
         sorted.dedup();
         assert_eq!(names, sorted, "must-pass.txt is sorted and names nothing twice");
         assert!(
-            known.0.keys().all(|name| names.contains(name)),
-            "library.toml names what must pass elsewhere"
+            known.iter().all(|list| list.0.keys().all(|name| names.contains(name))),
+            "library.toml and static.toml name what must pass elsewhere"
         );
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
 
 /// The version of liburing whose tests are run.
 pub const VERSION: &str = "2.15";
@@ -51,12 +52,62 @@ pub fn prepare(work: &Path, given: Option<&Path>) -> Result<Suite> {
     Ok(Suite { version, programs, built, not_built })
 }
 
+/// The C library of static tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Libc {
+    Glibc,
+    Musl,
+}
+
+impl Libc {
+    /// The name of the library, as in `--statically`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Libc::Glibc => "glibc",
+            Libc::Musl => "musl",
+        }
+    }
+}
+
+/// Prepares the tests linked statically with liburing and a C library.
+pub fn prepare_static(work: &Path, given: Option<&Path>, libc: Libc) -> Result<Suite> {
+    let suite = prepare(work, given)?;
+    let name = libc.name();
+    let log = work.join(format!("build-{name}.log"));
+    let tree = rebuilt(work, &suite, name, |tree, out| {
+        eprintln!("linking liburing's tests statically with {name}");
+        let mut tests = make(tree, out, "test")?;
+        tests.args(["-k", "LDFLAGS=-static"]).arg(format!("root={}", tree.display()));
+        if libc == Libc::Musl {
+            ensure!(can_run("musl-gcc"), "no musl-gcc here. On Debian: apt-get install musl-tools");
+            // musl has no headers of the kernel, and Debian no C++ library for it.
+            let machine = std::env::consts::ARCH;
+            let compiler =
+                format!("--cc=musl-gcc -idirafter /usr/include -idirafter /usr/include/{machine}-linux-gnu");
+            let hint = format!("see {}", log.display());
+            run(make(tree, out, "src")?.arg("clean"), &hint)?;
+            run(in_tree(tree, out, "sh")?.args(["./configure", &compiler]), &hint)?;
+            run(make(tree, out, "src")?.arg("liburing.a"), &hint)?;
+            tests.arg("CONFIG_HAVE_CXX=");
+        }
+        tests.status().context("cannot run make")?;
+        Ok(())
+    })?;
+    let programs = tree.join("test");
+    let is_static = |name: &str| {
+        let program = fs::read(programs.join(format!("{name}.t"))).unwrap_or_default();
+        !program.is_empty() && !has(&program, b"/ld-linux") && !has(&program, b"/ld-musl")
+    };
+    let (built, not_built): (Vec<String>, Vec<String>) =
+        suite.built.into_iter().chain(suite.not_built).partition(|name| is_static(name));
+    ensure!(!built.is_empty(), "no test could be linked with {name}: {} says why", log.display());
+    Ok(Suite { version: suite.version, programs, built, not_built })
+}
+
 /// Prepares the tests linked with the shared library `library`, if they use only its interface: some make system
 /// calls by their own instructions, some use symbols of the static library only.
 pub fn prepare_linked(work: &Path, given: Option<&Path>, library: &Path) -> Result<Suite> {
     let suite = prepare(work, given)?;
-    let sources = suite.programs.parent().context("the tests lie nowhere")?;
-    let tree = work.join(format!("liburing-{}-linked", suite.version));
     let directory = work.join("library");
     fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
     // The linker uses the first name; a test that is started without an environment uses the second.
@@ -68,6 +119,40 @@ pub fn prepare_linked(work: &Path, given: Option<&Path>, library: &Path) -> Resu
                 .with_context(|| format!("cannot create {}", link.display()))?;
         }
     }
+    let tree = rebuilt(work, &suite, "linked", |tree, out| {
+        eprintln!("linking liburing's tests with {}", library.display());
+        let place = directory.display();
+        let mut tests = make(tree, out, "test")?;
+        tests.arg("-k").arg(format!("LDFLAGS=-L{place} -Wl,-rpath,{place}"));
+        // `configure` has recorded the path of the other tree, whose tests are up to date.
+        tests.arg(format!("root={}", tree.display()));
+        tests.status().context("cannot run make")?;
+        Ok(())
+    })?;
+    let programs = tree.join("test");
+    let (built, not_built): (Vec<String>, Vec<String>) = suite.built.into_iter().partition(|name| {
+        let read = |suffix: &str| fs::read(programs.join(format!("{name}.{suffix}"))).unwrap_or_default();
+        let source = [read("c"), read("cc")].concat();
+        has(&read("t"), b"liburing.so.2") && !has(&source, b"syscall.h") && !has(&source, b"syscall(")
+    });
+    ensure!(
+        !built.is_empty(),
+        "no test could be linked with {}: {} says why",
+        library.display(),
+        work.join("build-linked.log").display()
+    );
+    Ok(Suite { version: suite.version, programs, built, not_built })
+}
+
+/// Makes a copy of the suite's sources without its tests, and has `build` build them in another way, once. Returns the copy.
+fn rebuilt(
+    work: &Path,
+    suite: &Suite,
+    way: &str,
+    build: impl FnOnce(&Path, &File) -> Result<()>,
+) -> Result<PathBuf> {
+    let sources = suite.programs.parent().context("the tests lie nowhere")?;
+    let tree = work.join(format!("liburing-{}-{way}", suite.version));
     let stamp = tree.join(".built-by-anyring");
     if !stamp.exists() {
         remove(&tree)?;
@@ -76,32 +161,12 @@ pub fn prepare_linked(work: &Path, given: Option<&Path>, library: &Path) -> Resu
         for name in &suite.built {
             let _ = fs::remove_file(tree.join(format!("test/{name}.t")));
         }
-        eprintln!("linking liburing's tests with {}", library.display());
-        let log = File::create(work.join("build-linked.log")).context("cannot create build-linked.log")?;
-        let mut make = Command::new("make");
-        let place = directory.display();
-        make.args(["-C", "test", "-j2", "-k"]).arg(format!("LDFLAGS=-L{place} -Wl,-rpath,{place}"));
-        // `configure` has recorded the path of the other tree, whose tests are up to date.
-        make.arg(format!("root={}", tree.display()));
-        make.env_remove("MAKEFLAGS").env_remove("MFLAGS").env_remove("MAKELEVEL");
-        make.current_dir(&tree).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        make.status().context("cannot run make")?;
+        let log = work.join(format!("build-{way}.log"));
+        let out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
+        build(&tree, &out)?;
         File::create(&stamp).with_context(|| format!("cannot create {}", stamp.display()))?;
     }
-    let programs = tree.join("test");
-    let (built, not_built): (Vec<String>, Vec<String>) = suite.built.into_iter().partition(|name| {
-        let read = |suffix: &str| fs::read(programs.join(format!("{name}.{suffix}"))).unwrap_or_default();
-        let source = [read("c"), read("cc")].concat();
-        has(&read("t"), b"liburing.so.2") && !has(&source, b"syscall.h") && !has(&source, b"syscall(")
-    });
-    let log = work.join("build-linked.log");
-    ensure!(
-        !built.is_empty(),
-        "no test could be linked with {}: {} says why",
-        library.display(),
-        log.display()
-    );
-    Ok(Suite { version: suite.version, programs, built, not_built })
+    Ok(tree)
 }
 
 fn has(bytes: &[u8], what: &[u8]) -> bool {
@@ -109,11 +174,7 @@ fn has(bytes: &[u8], what: &[u8]) -> bool {
 }
 
 fn need_tools() -> Result<()> {
-    let missing = |tool: &&str| {
-        let found = Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-        !found.is_ok_and(|status| status.success())
-    };
-    let absent: Vec<&str> = ["curl", "gcc", "make"].into_iter().filter(missing).collect();
+    let absent: Vec<&str> = ["curl", "gcc", "make"].into_iter().filter(|tool| !can_run(tool)).collect();
     ensure!(
         absent.is_empty(),
         "building liburing's tests needs {}, not found here. On Debian: apt-get install curl gcc make libc6-dev \
@@ -121,6 +182,11 @@ fn need_tools() -> Result<()> {
         absent.join(" and ")
     );
     Ok(())
+}
+
+fn can_run(tool: &str) -> bool {
+    let found = Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    found.is_ok_and(|status| status.success())
 }
 
 fn remove(path: &Path) -> Result<()> {
@@ -173,22 +239,31 @@ fn build(work: &Path, tree: &Path, given: bool) -> Result<()> {
     eprintln!("building liburing's tests in {}", tree.display());
     let log = work.join("build.log");
     let out = File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
-    let step = |words: &[&str]| -> Result<Command> {
-        let mut command = Command::new(words[0]);
-        command.args(&words[1..]).current_dir(tree).stdin(Stdio::null());
-        // A surrounding make must not pass on its job slots or flags.
-        command.env_remove("MAKEFLAGS").env_remove("MFLAGS").env_remove("MAKELEVEL");
-        command.stdout(out.try_clone()?).stderr(out.try_clone()?);
-        Ok(command)
-    };
     let hint = format!("see {}", log.display());
     if given {
-        run(&mut step(&["sh", "./configure"])?, &hint)?;
-        run(&mut step(&["make", "-C", "src", "-j2"])?, &hint)?;
+        run(in_tree(tree, &out, "sh")?.arg("./configure"), &hint)?;
+        run(&mut make(tree, &out, "src")?, &hint)?;
     }
     // A test that cannot be built here is left out; the report says so.
-    step(&["make", "-C", "test", "-j2", "-k"])?.status().context("cannot run make")?;
+    make(tree, &out, "test")?.arg("-k").status().context("cannot run make")?;
     Ok(())
+}
+
+/// Returns a command to run in a tree of sources.
+fn in_tree(tree: &Path, out: &File, program: &str) -> Result<Command> {
+    let mut command = Command::new(program);
+    command.current_dir(tree).stdin(Stdio::null());
+    // A surrounding make must not pass on its job slots or flags.
+    command.env_remove("MAKEFLAGS").env_remove("MFLAGS").env_remove("MAKELEVEL");
+    command.stdout(out.try_clone()?).stderr(out.try_clone()?);
+    Ok(command)
+}
+
+/// Returns the command that builds one of the tree's directories.
+fn make(tree: &Path, out: &File, directory: &str) -> Result<Command> {
+    let mut command = in_tree(tree, out, "make")?;
+    command.args(["-C", directory, "-j2"]);
+    Ok(command)
 }
 
 fn run(command: &mut Command, hint: &str) -> Result<()> {
