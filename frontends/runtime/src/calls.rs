@@ -16,6 +16,8 @@ pub static RINGS: AtomicBool = AtomicBool::new(false);
 
 /// Calls that came through the trap.
 pub static TRAPS: AtomicU64 = AtomicU64::new(0);
+/// The number of other calls that trapped.
+pub static OTHER_TRAPS: AtomicU64 = AtomicU64::new(0);
 /// Call sites that no longer trap.
 pub static PATCHED_SITES: AtomicU64 = AtomicU64::new(0);
 

@@ -150,6 +150,10 @@ pub const RINGS_KILL: &str =
 
 /// The exit status by which a program reports that the engine was loaded into it (`ANYRING_PROBE`). Programs rarely exit with it.
 pub const LOADED: i32 = 86;
+/// The exit status by which it says that it sees all closes of the program's code.
+pub const SEES_CLOSES: i32 = 87;
+/// The exit status by which it says that it may not see some.
+pub const MISSES_CLOSES: i32 = 88;
 
 /// The exit status of a program that is not started, equal to that of `anyring run`.
 pub const OWN_FAILURE: i32 = 125;
@@ -427,15 +431,27 @@ pub extern "C" fn end() {
     log::line(
         Level::Info,
         format_args!(
-            "engine={} rings={} submitted={} completed={} traps={} patched_sites={} program={program}",
+            "engine={} rings={} submitted={} completed={} traps={} patched_sites={} closes={} program={program}",
             engine_name(),
             counters.rings,
             counters.submitted,
             counters.completed,
             traps,
             calls::PATCHED_SITES.load(Ordering::Relaxed),
+            closes(),
         ),
     );
+    log::debug!("{} other calls trapped", calls::OTHER_TRAPS.load(Ordering::Relaxed));
+}
+
+/// How waits are checked for closes that nobody has reported: late, because all are said to be seen; or at ticks, because some may not be seen. Unknown,
+/// and at ticks, until the program's code has been looked through.
+fn closes() -> &'static str {
+    match frontend::are_closes_seen() {
+        Some(true) => "late",
+        Some(false) => "ticks",
+        None => "unknown",
+    }
 }
 
 /// Reports a bug of anyring, and ends the process.

@@ -452,12 +452,27 @@ pub unsafe fn search(name: &CStr, environment: Strings) -> Option<Vec<u8>> {
 /// # Safety
 /// Called in the trap's handler for a call that the program made.
 pub unsafe fn trapped(number: usize, a: [usize; 6], mask: u64) -> isize {
+    let make = |number, a| {
+        let before = sys::set_signal_mask(mask);
+        // SAFETY: the program's own call, or the one that stands in for it.
+        let result = unsafe { stub::syscall(number, a) };
+        sys::set_signal_mask(before);
+        result
+    };
+    // SAFETY: the caller's promise.
+    unsafe { perform(number, a, make) }
+}
+
+/// Makes an `execve` or `execveat` of the program; returns only on failure. `make` makes the call.
+///
+/// # Safety
+/// As for the call.
+pub unsafe fn perform(number: usize, a: [usize; 6], make: impl FnOnce(usize, [usize; 6]) -> isize) -> isize {
     let at = number == raw::__NR_execveat as usize;
     let (path, lists) = if at { (a[1], [a[2], a[3]]) } else { (a[0], [a[1], a[2]]) };
     // If an argument cannot be read, the kernel returns the right errno.
     if !is_string(path) || !lists.iter().all(|&list| is_list(list)) {
-        // SAFETY: the program's own call.
-        return unsafe { stub::syscall(number, a) };
+        return make(number, a);
     }
     let (path, [arguments, environment]) = (path as *const c_char, lists.map(|list| list as Strings));
     let directory = if at { a[0] as i32 } else { raw::AT_FDCWD };
@@ -471,11 +486,7 @@ pub unsafe fn trapped(number: usize, a: [usize; 6], mask: u64) -> isize {
         (raw::__NR_execve as usize, [path, arguments, environment, 0, 0, 0])
     };
     process::executes();
-    let before = sys::set_signal_mask(mask);
-    // SAFETY: the program's own call, or the one that stands in for it.
-    let result = process::leaving_by(|| unsafe { stub::syscall(number, a) });
-    sys::set_signal_mask(before);
-    result
+    process::leaving_by(|| make(number, a))
 }
 
 /// True if a list, and each string of it, can be read.

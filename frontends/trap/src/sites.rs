@@ -3,7 +3,7 @@
 
 use crate::arch::WAITING;
 use crate::stub::CALLS;
-use anyring_runtime::arch::REPLACING;
+use anyring_runtime::arch::{FORKS, REPLACING};
 use anyring_runtime::calls;
 use core::mem::offset_of;
 use core::sync::atomic::AtomicU8;
@@ -74,6 +74,9 @@ pub enum When {
     AmongRings,
 }
 
+/// The calls, beside [`FORKS`], that make a child or execute a program.
+const OF_PROCESSES: &[u32] = &[raw::__NR_clone, raw::__NR_execve, raw::__NR_execveat];
+
 /// The calls that close or duplicate descriptors.
 const OF_DESCRIPTORS: &[u32] = &[raw::__NR_close, raw::__NR_close_range, raw::__NR_dup, raw::__NR_fcntl];
 
@@ -84,6 +87,7 @@ pub fn entering(number: u32) -> Option<(u8, When)> {
         raw::__NR_rt_sigaction | raw::__NR_rt_sigprocmask | raw::__NR_clone3 => {
             Some((ENTERS_BRIEFLY, When::Always))
         }
+        number if OF_PROCESSES.contains(&number) || FORKS.contains(&number) => Some((ENTERS, When::Always)),
         number if OF_DESCRIPTORS.contains(&number) || REPLACING.contains(&number) => {
             Some((ENTERS_BRIEFLY, When::AmongRings))
         }

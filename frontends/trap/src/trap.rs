@@ -10,7 +10,7 @@ use crate::{Frontend, altstack, credentials, descriptors, exec, fork, handlers, 
 use anyring_engine::{Caller, frontend};
 use anyring_runtime::arch::REPLACING;
 use anyring_runtime::ask::{self, Answer};
-use anyring_runtime::calls::TRAPS;
+use anyring_runtime::calls::{OTHER_TRAPS, TRAPS};
 use anyring_runtime::credentials::CALLS as CREDENTIAL_CALLS;
 use anyring_runtime::{active, arch, calls, log, process, sys};
 use core::ffi::{c_int, c_void};
@@ -190,6 +190,9 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
     altstack::give_back(interrupted);
     handlers::notice(interrupted);
     let arguments = interrupted.arguments();
+    if !is_ring_call && number != raw::__NR_mmap as usize {
+        OTHER_TRAPS.fetch_add(1, Ordering::Relaxed);
+    }
     if number == raw::__NR_clone3 as usize
         && let Some(place) = stub::call_behind(interrupted.instruction_pointer())
         && let Some(flags) = fork::flags_in_memory(arguments)

@@ -199,6 +199,27 @@ fn children_have_rings_too() {
     }
 }
 
+/// Children of a program with rings, and programs that they execute, begin with what they are to have, and leave their parent its own. Forks, and what
+/// they execute, need no trap.
+#[test]
+fn children_are_made_at_their_sites() {
+    for program in builds("children") {
+        let (outcome, _) = compare(&program, &NONE, true);
+        assert_eq!(outcome.code, Some(9), "{}", outcome.stdout);
+        let mut command = denied_to("1", &["run", "--engine", "user", "--log", "debug", "--"]);
+        let output = command.arg(&program).output().unwrap();
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        // No child of `vfork` has written its parent's line, or ended its parent's ring.
+        let last = log.lines().rfind(|line| line.contains("engine=user")).unwrap_or_default();
+        assert!(!PATCHES || last.contains("rings=1 submitted=8 "), "{log}");
+        let others = |line: &str| line.split_once(" other calls trapped")?.0.rsplit(' ').next()?.parse().ok();
+        let others: Vec<u64> = log.lines().filter_map(others).collect();
+        // The three children without another program: their ends trap. What is executed asks for pending signals, too.
+        let few = others.iter().filter(|&&count| count <= 1).count();
+        assert!(!PATCHES || few >= 3, "{log}");
+    }
+}
+
 #[test]
 fn processes_finish_each_others_requests() {
     for program in builds("backends") {

@@ -4,7 +4,7 @@ use super::pool::Slot;
 use anyring_engine::{Caller, frontend};
 use anyring_interpose::{Row, descriptors, wait};
 use anyring_runtime::{calls, descriptors as own, log, process, sys};
-use anyring_trap::{fork, signals, sleep};
+use anyring_trap::{exec, fork, signals, sleep};
 use linux_raw_sys::general as raw;
 
 /// Answers the call that a slot holds. The result, and where the program goes on, are in the slot then: behind the call, or where that is the kernel's
@@ -47,7 +47,19 @@ unsafe fn answer(slot: &Slot, number: usize, a: [usize; 6]) -> Option<isize> {
         // SAFETY: the caller's promise.
         raw::__NR_rt_sigaction => Some(unsafe { signals::called_action(a) }),
         raw::__NR_rt_sigprocmask => Some(change_mask(slot, a)),
+        // The child runs on its parent's stack. The filter lets the call pass.
+        raw::__NR_vfork => {
+            process::vforks();
+            None
+        }
+        // A slot that it does not give back, because it executes a program, would be missing in its parent, whose memory it has.
         _ if process::is_child_of_vfork() => None,
+        // SAFETY: the caller's promise.
+        raw::__NR_execve | raw::__NR_execveat => unsafe { execute(slot, number, a) },
+        // What begins on another stack cannot return from here.
+        raw::__NR_clone if a[0] as u32 & raw::CLONE_VM != 0 || a[1] != 0 => None,
+        // SAFETY: the caller's promise: both processes return from here, each with a stack of its own.
+        raw::__NR_clone | raw::__NR_fork => Some(unsafe { fork::perform(number, a) }),
         // SAFETY: the caller's promise.
         _ => unsafe { among_rings(slot, number, a) },
     }
@@ -66,6 +78,19 @@ unsafe fn ring_call(slot: &Slot, number: usize, a: [usize; 6]) -> isize {
     calls::explain(number, result);
     super::ring_called();
     result
+}
+
+/// Executes another program. It gets the signal mask of the calling thread, so no signal may have been kept out: then the program makes the call, when
+/// it has had the signal.
+///
+/// # Safety
+/// As for the call.
+unsafe fn execute(slot: &Slot, number: usize, a: [usize; 6]) -> Option<isize> {
+    // SAFETY: the caller's promise.
+    let make = |number, a| unsafe { sleep::unless(&slot.interrupted, number, a) };
+    // SAFETY: the caller's promise.
+    let result = unsafe { exec::perform(number, a, make) };
+    (!slot.interrupted.get()).then_some(result)
 }
 
 /// A call that closes, duplicates or waits for descriptors.
