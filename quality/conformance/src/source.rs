@@ -85,7 +85,9 @@ pub fn prepare_static(work: &Path, given: Option<&Path>, libc: Libc) -> Result<S
             let compiler =
                 format!("--cc=musl-gcc -idirafter /usr/include -idirafter /usr/include/{machine}-linux-gnu");
             let hint = format!("see {}", log.display());
-            run(make(tree, out, "src")?.arg("clean"), &hint)?;
+            for directory in ["src", "test"] {
+                run(make(tree, out, directory)?.arg("clean"), &hint)?;
+            }
             run(in_tree(tree, out, "sh")?.args(["./configure", &compiler]), &hint)?;
             run(make(tree, out, "src")?.arg("liburing.a"), &hint)?;
             tests.arg("CONFIG_HAVE_CXX=");
