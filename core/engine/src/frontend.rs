@@ -200,9 +200,9 @@ pub fn closes_may_be_unseen() {
     unseen::note_one();
 }
 
-/// True if it is known that the front end reports all closes.
-pub fn are_closes_seen() -> bool {
-    unseen::are_none()
+/// Returns whether the front end reports all closes, if it has been found out.
+pub fn are_closes_seen() -> Option<bool> {
+    unseen::are_found_none()
 }
 
 /// True if `fd` is a descriptor of the engine's own. The program does not have such a descriptor: a front end

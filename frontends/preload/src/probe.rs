@@ -1,6 +1,7 @@
 //! Questions that `anyring` asks the library before relying on it: whether it loads into a program, and whether a ring call
-//! traps there. A program that is used for a question ends before its `main`.
+//! traps there; and of a program, whether all its closes are seen. A program that is used for a question ends before its `main`.
 
+use crate::patch::unseen;
 use anyring_runtime::config::variable;
 use anyring_runtime::{arch, process, sys};
 use core::ffi::{CStr, c_char};
@@ -9,6 +10,7 @@ use linux_raw_sys::general::__NR_io_uring_setup;
 /// The value of `ANYRING_PROBE` that asks whether the library loads.
 const LOADS: &CStr = c"loads";
 const TRAPS: &CStr = c"traps";
+const CLOSES: &CStr = c"closes";
 
 /// Answers a question by ending the process, if one was asked: with [`process::LOADED`] if the user engine is active.
 ///
@@ -26,4 +28,15 @@ pub unsafe fn answer(environment: *const *const c_char, ours: bool) {
         return;
     }
     sys::exit_group(if ours { process::LOADED } else { 1 });
+}
+
+/// Answers the question about closes, if that was asked, when call sites are patched; the log names the code because of which some may not be seen.
+///
+/// # Safety
+/// As for [`answer`].
+pub unsafe fn answer_after_patching(environment: *const *const c_char) {
+    // SAFETY: the caller's promise.
+    if unsafe { variable(environment, "ANYRING_PROBE") } == Some(CLOSES) {
+        sys::exit_group(if unseen::closes() { process::MISSES_CLOSES } else { process::SEES_CLOSES });
+    }
 }

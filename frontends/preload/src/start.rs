@@ -70,6 +70,11 @@ pub extern "C" fn start() {
     }
     patch::unseen::learn();
     #[cfg(not(test))]
+    // SAFETY: as before.
+    unsafe {
+        crate::probe::answer_after_patching(variables);
+    }
+    #[cfg(not(test))]
     crate::threads::prepare();
 }
 

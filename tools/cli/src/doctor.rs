@@ -2,7 +2,7 @@
 
 use crate::cli::Doctor;
 use crate::inject::sites::Survey;
-use crate::machine::{self, Injection, Kernel, Seccomp, Trap};
+use crate::machine::{self, Closes, Injection, Kernel, Seccomp, Trap};
 use crate::program::{self, Place, Program, Way};
 use anyring_runtime::ask;
 use anyring_say::{say, say_error};
@@ -153,6 +153,9 @@ fn print_program(program: &Program, verdict: Verdict) {
     if let Some(calls) = &program.calls {
         line("  call sites", &call_words(calls));
     }
+    if let Some(closes) = &program.closes {
+        line("  closes", &close_words(closes));
+    }
     let works = match (program.works, program.way, verdict) {
         (false, ..) => "no",
         (true, _, Verdict::Kernel) => "yes, over the kernel's io_uring",
@@ -183,6 +186,15 @@ fn call_words(calls: &Survey) -> String {
         unpatched.len(),
         shown.join(", ")
     )
+}
+
+/// What is known of a dynamic program's closes, in words.
+fn close_words(closes: &Closes) -> String {
+    if closes.are_seen {
+        return String::from("all are seen, as far as its code tells: waits are checked late");
+    }
+    let by = closes.unseen_in.as_ref().map_or(String::new(), |file| format!(" (by instructions of {file})"));
+    format!("some may be unseen{by}: waits are checked at ticks")
 }
 
 fn seccomp_words(seccomp: &Seccomp) -> String {

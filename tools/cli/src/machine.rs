@@ -362,11 +362,35 @@ fn start(library: &Path, program: &Path, question: &str) -> io::Result<Output> {
         .env("LD_PRELOAD", library)
         .env("ANYRING_PROBE", question)
         .env("ANYRING_ENGINE", "user")
-        .env("ANYRING_LOG", "info,fd=1")
+        .env("ANYRING_LOG", if question == CLOSES { "debug,fd=1" } else { "info,fd=1" })
         // A patched call would not trap.
-        .env("ANYRING_PATCH", "0")
+        .env("ANYRING_PATCH", if question == CLOSES { "1" } else { "0" })
         .stdin(Stdio::null())
         .output()
+}
+
+/// The question whether all closes of a program are seen.
+const CLOSES: &str = "closes";
+
+/// What is known of a program's closes before its `main`.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Closes {
+    /// True if all are seen, as far as was found.
+    pub are_seen: bool,
+    /// The first file that was found to have code that may close descriptors by instructions of its own.
+    pub unseen_in: Option<String>,
+}
+
+/// Loads a dynamic program and its libraries with the library, and finds out whether all closes are seen; `None` if the program does not get that far. Its
+/// `main` is not reached, but its libraries begin.
+pub fn closes(library: &Path, program: &Path) -> Option<Closes> {
+    let output = start_with(library, program, CLOSES).ok()?;
+    let are_seen = output.status.code() == Some(process::SEES_CLOSES);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let of_code = |line: &str| Some(line.split_once(" may make any calls: ")?.1.to_owned());
+    let unseen_in = text.lines().find_map(of_code);
+    (are_seen || output.status.code() == Some(process::MISSES_CLOSES))
+        .then_some(Closes { are_seen, unseen_in })
 }
 
 /// Checks that programs get the engine by the library: it loads, and finds what it needs.

@@ -2,7 +2,7 @@
 
 use crate::inject::sites::{Survey, survey};
 use crate::library;
-use crate::machine::{Injection, Trap};
+use crate::machine::{self, Closes, Injection, Trap};
 use crate::run::{search, string};
 use crate::status::quoted;
 use anyring_trap::program::{self, Description, Kind};
@@ -30,6 +30,8 @@ pub struct Program {
     pub way: Way,
     /// The calls that are patched, or trap, in a static program that the engine gets into.
     pub calls: Option<Survey>,
+    /// Whether the closes of a dynamic program that the engine gets into are seen.
+    pub closes: Option<Closes>,
     /// Whether a program of this kind has an `io_uring` that works here, by that way or the kernel's.
     pub works: bool,
     /// Why not.
@@ -96,6 +98,7 @@ pub fn examine(words: &[OsString], place: &Place<'_>) -> Option<Program> {
         loads_liburing: false,
         way: Way::None,
         calls: None,
+        closes: None,
         works: false,
         why_not: None,
         remedy: None,
@@ -133,6 +136,12 @@ pub fn examine(words: &[OsString], place: &Place<'_>) -> Option<Program> {
     }
     if program.way == Way::Inject && program.interpreters.is_empty() {
         program.calls = survey(&path);
+    }
+    if program.way == Way::Preload
+        && program.interpreters.is_empty()
+        && let Ok(library) = library::find()
+    {
+        program.closes = machine::closes(&library, &path);
     }
     if program.works {
         program.command = Some(program.words_to_run(words));

@@ -80,7 +80,10 @@ fn the_line_is_keys_and_values() {
     let lines = lines(&output);
     assert_eq!(lines.len(), 1, "{output:?}");
     let keys: Vec<_> = lines[0].1.iter().map(|(key, _)| key.as_str()).collect();
-    assert_eq!(keys, ["engine", "rings", "submitted", "completed", "traps", "patched_sites", "program"]);
+    assert_eq!(
+        keys,
+        ["engine", "rings", "submitted", "completed", "traps", "patched_sites", "closes", "program"]
+    );
     assert_eq!((value(&lines[0], "program"), value(&lines[0], "rings")), ("nop", "2"));
     let spaced = temporary("two words=\"1\"");
     std::fs::copy(nop(), &spaced).unwrap();

@@ -44,6 +44,15 @@ pub fn are_none() -> bool {
     STATE.load(Ordering::Relaxed) & ANSWERS == NONE
 }
 
+/// Returns [`are_none`], if the front end has been asked, or cannot find out.
+pub fn are_found_none() -> Option<bool> {
+    match STATE.load(Ordering::Relaxed) & ANSWERS {
+        NONE => Some(true),
+        UNKNOWN | ASKED if host::finds_unseen_closes().is_some() => None,
+        _ => Some(false),
+    }
+}
+
 /// Notes that a request waits by a registration that has to be checked. Asks the front end, if it is time.
 #[inline]
 pub fn count_wait() {

@@ -43,15 +43,16 @@ impl Question {
     /// such a call by an instruction of its own, except at patched sites. Code is examined again when the set of mapped code changes.
     pub fn is_answered_yes(&self) -> bool {
         const MAKES: usize = 1;
-        let now = look(|_, _| false) & !MAKES;
+        let now = look(|_, _, _| false) & !MAKES;
         let known = self.known.load(Ordering::Relaxed);
         if known & !MAKES == now {
             return known & MAKES == 0;
         }
-        let found = look(|mapping, access| {
+        let found = look(|mapping, access, name| {
             let may_make = self.may_be_made(mapping, access);
             if may_make {
-                log::debug!("the code at {:#x} may make any calls", mapping.start);
+                let name = core::str::from_utf8(name).unwrap_or_default();
+                log::debug!("the code at {:#x} may make any calls: {name}", mapping.start);
             }
             may_make
         });
@@ -135,18 +136,18 @@ pub fn all_are_patched(code: &[u8], start: usize) -> bool {
 
 /// Examines all code except the known libraries, until `makes` is true of some. Returns a hash of the set of code; the lowest bit is 1 if
 /// some code makes calls, or if not all code could be seen.
-fn look(makes: impl Fn(&Mapping, &[u8]) -> bool) -> usize {
+fn look(makes: impl Fn(&Mapping, &[u8], &[u8]) -> bool) -> usize {
     const PRIME: usize = 0x0100_0000_01b3;
     let own = (learn as *const ()).addr();
     let functions = LIBRARY.each_ref().map(|address| address.load(Ordering::Relaxed));
     let (mut others, mut has) = (PRIME, false);
-    let all = maps::for_each_executable(|mapping, access, line| {
+    let all = maps::for_each_executable(|mapping, access, name, line| {
         if functions.iter().chain([&own]).any(|address| (mapping.start..mapping.end).contains(address)) {
             return;
         }
         // The hash includes the line, because another file, or another part of it, may be mapped at the same addresses later.
         others = line.iter().fold(others, |sum, &byte| (sum ^ usize::from(byte)).wrapping_mul(PRIME));
-        has = has || makes(mapping, access);
+        has = has || makes(mapping, access, name);
     });
     others & !1 | usize::from(has || !all)
 }
