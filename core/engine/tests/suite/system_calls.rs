@@ -5,7 +5,9 @@
 //! submit: `run(ring, "wait; recv(64)", &[receive(&other, 64)])`.
 #![cfg(not(anyring_sanitizer))]
 
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::panic::Location;
 
 use crate::arch::Stopped;
@@ -695,7 +697,7 @@ cases![
     connections_that_wait = traced(|ring| {
         let (listener, _clients) = listener(3);
         let calls =
-            "flags; SO_ACCEPTCONN; FIONBIO; accept4; FIONBIO; SO_TYPE; SO_ACCEPTCONN; SO_PROTOCOL; poll";
+            "flags; SO_ACCEPTCONN; FIONBIO; accept4; SO_TYPE; SO_ACCEPTCONN; SO_PROTOCOL; poll; FIONBIO";
         for _ in 0..2 {
             let cqes = step(calls, || ring.run(&[accept(&listener, 0)]));
             assert_eq!(cqes[0].flags, IORING_CQE_F_SOCK_NONEMPTY);
@@ -704,15 +706,15 @@ cases![
     connections_that_wait_for_a_multishot_accept = traced(|ring| {
         let (listener, _clients) = listener(3);
         // The flags twice: once more by the descriptor that the request keeps from then on.
-        let calls = "flags; SO_ACCEPTCONN; flags; SO_ACCEPTCONN; FIONBIO; SO_TYPE; SO_ACCEPTCONN; SO_PROTOCOL; \
-                     accept4; poll; accept4; poll; accept4; poll; FIONBIO";
+        let calls = "flags; SO_ACCEPTCONN; flags; SO_ACCEPTCONN; FIONBIO; accept4; SO_TYPE; SO_ACCEPTCONN; \
+                     SO_PROTOCOL; poll; accept4; poll; accept4; poll; FIONBIO";
         submit(ring, calls, &[accept(&listener, IORING_ACCEPT_MULTISHOT)], 0);
         assert_eq!(ring.reap_all().len(), 3);
     }),
     many_connections_for_a_multishot_accept = traced(|ring| {
         let (listener, _clients) = listener(12);
-        let calls = "flags; SO_ACCEPTCONN; flags; SO_ACCEPTCONN; FIONBIO; SO_TYPE; SO_ACCEPTCONN; SO_PROTOCOL; \
-                     accept4; poll; accept4; poll; accept4; poll; accept4; poll; accept4; poll; accept4; poll; \
+        let calls = "flags; SO_ACCEPTCONN; flags; SO_ACCEPTCONN; FIONBIO; accept4; SO_TYPE; SO_ACCEPTCONN; \
+                     SO_PROTOCOL; poll; accept4; poll; accept4; poll; accept4; poll; accept4; poll; accept4; poll; \
                      accept4; poll; accept4; poll; accept4; accept4; accept4; accept4; accept4; FIONBIO";
         submit(ring, calls, &[accept(&listener, IORING_ACCEPT_MULTISHOT)], 0);
         assert_eq!(ring.reap_all().len(), 12);
@@ -741,14 +743,14 @@ cases![
     an_accept_into_a_slot = traced(|ring| {
         empty_slots(ring);
         let (listener, _clients) = listener(1);
-        let calls = "flags; SO_ACCEPTCONN; FIONBIO; accept4(CLOEXEC); FIONBIO; SO_TYPE; SO_ACCEPTCONN; \
-                     SO_PROTOCOL; poll";
+        let calls = "flags; SO_ACCEPTCONN; FIONBIO; accept4(CLOEXEC); SO_TYPE; SO_ACCEPTCONN; SO_PROTOCOL; poll; \
+                     FIONBIO";
         run(ring, calls, &[Sqe { file_index: 1, ..accept(&listener, 0) }]);
     }),
     an_accept_that_polls_first = traced(|ring| {
         let (listener, _clients) = listener(1);
-        let calls = "wait; flags; SO_ACCEPTCONN; FIONBIO; accept4; FIONBIO; SO_TYPE; SO_ACCEPTCONN; SO_PROTOCOL; \
-                     poll";
+        let calls = "wait; flags; SO_ACCEPTCONN; FIONBIO; accept4; SO_TYPE; SO_ACCEPTCONN; SO_PROTOCOL; poll; \
+                     FIONBIO";
         run(ring, calls, &[accept(&listener, IORING_ACCEPT_POLL_FIRST)]);
         run(ring, "flags; FIONBIO; accept4; FIONBIO; flags", &[accept(&listener, IORING_ACCEPT_DONTWAIT)]);
     }),
@@ -780,6 +782,22 @@ cases![
         // A call that does not wait looks once more.
         submit(ring, calls, &[accept(&listener, 0)], 0);
     }),
+    connections_that_come_for_single_accepts_of_a_unix_listener = traced(|ring| {
+        let name = SocketAddr::from_abstract_name(format!("accept {}", std::process::id())).unwrap();
+        let listener = UnixListener::bind_addr(&name).unwrap();
+        let accept = Sqe { fd: listener.as_raw_fd(), ..sqe(IORING_OP_ACCEPT, 1) };
+        ring.submit(&[accept]);
+        for calls in [
+            "wait; flags; SO_ACCEPTCONN; FIONBIO; accept4; SO_TYPE; SO_ACCEPTCONN; SO_PROTOCOL; poll; FIONBIO",
+            "wait; flags; FIONBIO; accept4; poll; FIONBIO",
+        ] {
+            let _client = UnixStream::connect_addr(&name).unwrap();
+            collect(ring, calls, 1);
+            // That no other connection waits is known: the next request waits without an attempt.
+            submit(ring, "", &[sqe(IORING_OP_NOP, 2), accept], 1);
+            assert_eq!(ring.reap_all().len(), 1);
+        }
+    }),
     // What others have accepted meanwhile the engine does not wait for.
     connections_that_others_accept_first = traced(|ring| {
         let (listener, _clients, address) = waited_for(ring, 0);
@@ -804,10 +822,10 @@ cases![
         ring.collect(1);
         let _clients = [(); 2].map(|()| TcpStream::connect(address).unwrap());
         let number = memory_file(b"").as_raw_fd();
-        let calls = "wait; TCP_INFO; flags; FIONBIO; accept4(CLOEXEC); SO_LINGER; accept4(CLOEXEC); SO_LINGER; \
-                     FIONBIO; duplicate; duplicate; close_range | \
-                     wait; TCP_INFO; flags; FIONBIO; accept4(CLOEXEC); SO_LINGER; accept4(CLOEXEC); SO_LINGER; \
-                     FIONBIO; duplicate; duplicate";
+        let calls = "wait; TCP_INFO; flags; FIONBIO; accept4(CLOEXEC); accept4(CLOEXEC); FIONBIO; \
+                     duplicate; duplicate; close_range | \
+                     wait; TCP_INFO; flags; FIONBIO; accept4(CLOEXEC); accept4(CLOEXEC); FIONBIO; \
+                     duplicate; duplicate";
         assert!(collect(ring, calls, 2).iter().all(|&slot| slot >= 0));
         assert_eq!(memory_file(b"").as_raw_fd(), number, "no low number is taken");
     }),

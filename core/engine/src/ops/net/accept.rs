@@ -100,41 +100,22 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
     {
         return Outcome::Wait(EPOLLIN);
     }
-    let waiting = waiting_connections(cx, fd);
-    if waiting == Some(0) && !flags.has(Flags::NOWAIT) {
-        return Outcome::Wait(EPOLLIN);
-    }
-    if flags.has(Flags::MULTISHOT) {
-        return accept_all(cx).unwrap_or_else(Outcome::from);
-    }
-    let (fd, blocking) = match listener(cx) {
-        Ok(listener) => listener,
-        Err(errno) => return errno.into(),
-    };
-    let own = cx.file.plain().is_none().then_some(fd);
-    let accepted = nonblocking::attempt(fd, own, blocking, |held| accept(cx, fd, held));
-    let result = match accepted {
-        Ok(Some((result, _))) => result,
-        Ok(None) => return block_for(cx, fd),
-        Err(errno) => Err(errno),
-    };
-    match result {
-        Ok(result) => {
-            match waiting {
-                Some(waiting) => tell_of_known(cx, fd, waiting.saturating_sub(1)),
-                None => tell_of_others(cx, fd),
-            }
-            Outcome::Complete(result)
-        }
-        Err(Errno::EAGAIN) => wait_for_next(cx, fd),
-        Err(errno) => lost(cx, fd, errno),
-    }
+    accept_all(cx).unwrap_or_else(Outcome::from)
 }
 
-/// Returns the outcome if no connection waits: epoll tells of the next one.
-fn wait_for_next(cx: &mut Attempt<'_>, fd: Fd) -> Outcome {
-    cx.ring.readiness_mut().note_queued(fd, 0);
-    Outcome::Wait(EPOLLIN)
+/// Makes a round in which no accept blocks. `None` if no such round could be made in time.
+///
+/// # Errors
+/// Errors of [`listener`].
+fn attempt(cx: &mut Attempt<'_>) -> Result<Option<Round>, Errno> {
+    let fd = cx.file.fd();
+    if waiting_connections(cx, fd) == Some(0) && !cx.flags.has(Flags::NOWAIT) {
+        return Ok(Some(Round::EMPTY));
+    }
+    let (fd, blocking) = listener(cx)?;
+    let own = cx.file.plain().is_none().then_some(fd);
+    let round = nonblocking::attempt(fd, own, blocking, |held| accept_round(cx, fd, held))?;
+    Ok(round.map(|(round, _)| round))
 }
 
 /// Returns the outcome if no attempt that surely does not block can be made now. No thread is used if no connection is queued.
@@ -198,7 +179,7 @@ fn listener(cx: &mut Attempt<'_>) -> Result<(Fd, Blocking), Errno> {
 }
 
 fn listens(ring: &Lent, fd: Fd) -> Result<bool, Errno> {
-    Ok(ring.readiness().is_tcp_listener(fd) || os::socket_option(fd, SO_ACCEPTCONN)? != 0)
+    Ok(ring.readiness().is_listener(fd) || os::socket_option(fd, SO_ACCEPTCONN)? != 0)
 }
 
 /// Returns the outcome if there was no connection, or one for which there was no slot, or no room for its address.
@@ -226,13 +207,6 @@ fn waiting_connections(cx: &mut Attempt<'_>, fd: Fd) -> Option<u32> {
     Some(count)
 }
 
-fn tell_of_known(cx: &mut Attempt<'_>, fd: Fd, left: u32) {
-    cx.ring.readiness_mut().note_queued(fd, left);
-    if left > 0 {
-        cx.cqe_flags |= IORING_CQE_F_SOCK_NONEMPTY;
-    }
-}
-
 fn tell_of_others(cx: &mut Attempt<'_>, fd: Fd) {
     if cx.ring.readiness_mut().socket_kind(fd) != SocketKind::TcpListener {
         return;
@@ -245,23 +219,27 @@ fn tell_of_others(cx: &mut Attempt<'_>, fd: Fd) {
     }
 }
 
-/// Accepts until no connection is queued: posts one CQE per connection, which says whether another connection follows.
+/// Accepts one connection, or, for a multishot request, all that are queued: posts one CQE per connection, which says whether another
+/// connection follows.
 fn accept_all(cx: &mut Attempt<'_>) -> Result<Outcome, Errno> {
     loop {
-        let (fd, blocking) = listener(cx)?;
-        let own = cx.file.plain().is_none().then_some(fd);
-        let round = nonblocking::attempt(fd, own, blocking, |held| accept_round(cx, fd, held))?;
-        let Some((round, _)) = round else { return Ok(block_for(cx, fd)) };
+        let round = attempt(cx)?;
+        let fd = cx.file.fd();
+        let Some(Round { last, ends }) = round else { return Ok(block_for(cx, fd)) };
+        if ends == Some(Errno::EAGAIN) {
+            // Epoll tells of the next one.
+            cx.ring.readiness_mut().note_queued(fd, 0);
+        }
         // The listener's flags are restored by now: a program that sees the CQE may read and change them.
-        if let Some(Accepted { descriptor, flags }) = round.last
-            && !cx.post_more(descriptor, flags)
+        if let Some(Accepted { descriptor, flags }) = last
+            && !(cx.flags.has(Flags::MULTISHOT) && cx.post_more(descriptor, flags))
         {
             cx.cqe_flags |= flags;
             return Ok(Outcome::Complete(descriptor));
         }
-        match round.ends {
+        match ends {
             None => {}
-            Some(Errno::EAGAIN) => return Ok(wait_for_next(cx, fd)),
+            Some(Errno::EAGAIN) => return Ok(Outcome::Wait(EPOLLIN)),
             Some(errno) => return Ok(lost(cx, fd, errno)),
         }
     }
@@ -281,6 +259,11 @@ struct Round {
     ends: Option<Errno>,
 }
 
+impl Round {
+    /// The round in which no connection waits.
+    const EMPTY: Round = Round { last: None, ends: Some(Errno::EAGAIN) };
+}
+
 /// The knowledge of a round about the connections that wait.
 struct Queue {
     /// How many wait, if the kernel has told.
@@ -290,12 +273,6 @@ struct Queue {
 }
 
 impl Queue {
-    /// Makes what is known at the beginning of a round on `fd`.
-    fn of(cx: &mut Attempt<'_>, fd: Fd, kind: SocketKind) -> Queue {
-        let told = waiting_connections(cx, fd).filter(|&waiting| waiting > 0);
-        Queue { told, left_to_ask: if kind.listens() { MOST_ASKED } else { 0 } }
-    }
-
     /// Counts an accepted connection.
     fn count_accepted(&mut self, cx: &mut Attempt<'_>, fd: Fd) {
         if let Some(told) = &mut self.told {
@@ -320,32 +297,38 @@ impl Queue {
 
 /// Accepts from `held`, which is `fd` or a duplicate, and posts all CQEs but the last one.
 fn accept_round(cx: &mut Attempt<'_>, fd: Fd, held: Fd) -> Round {
-    let kind = cx.ring.readiness_mut().socket_kind(fd);
-    let tells = kind == SocketKind::TcpListener;
-    let flags_if = |more: bool| if more { IORING_CQE_F_SOCK_NONEMPTY } else { 0 };
-    let mut queue = Queue::of(cx, fd, kind);
+    let mut queue = Queue { told: cx.ring.readiness().queued(fd), left_to_ask: MOST_ASKED };
     let mut descriptor = match accept(cx, fd, held) {
         Ok(accepted) => accepted,
         Err(errno) => return Round { last: None, ends: Some(errno) },
     };
+    let tells = cx.ring.readiness_mut().socket_kind(fd) == SocketKind::TcpListener;
     loop {
         queue.count_accepted(cx, fd);
         // If the CQ has room for one CQE only, or a fault may end the request, this CQE may be the last.
-        if !cx.ring.queues().has_room_for(2) || cx.flags.has(Flags::CHAOS) {
-            queue.left_to_ask = queue.left_to_ask.max(u8::from(kind.listens()));
-            let nobody = queue.look_if_empty(held);
-            let last = Some(Accepted { descriptor, flags: flags_if(tells && !nobody) });
-            return Round { last, ends: nobody.then_some(Errno::EAGAIN) };
+        let may_be_last = !cx.flags.has(Flags::MULTISHOT)
+            || !cx.ring.queues().has_room_for(2)
+            || cx.flags.has(Flags::CHAOS);
+        if may_be_last {
+            queue.left_to_ask = queue.left_to_ask.max(1);
         }
-        let next = if queue.look_if_empty(held) { Err(Errno::EAGAIN) } else { accept(cx, fd, held) };
-        let flags = flags_if(tells && next != Err(Errno::EAGAIN));
+        let next = match queue.look_if_empty(held) {
+            true => Some(Err(Errno::EAGAIN)),
+            false if may_be_last => None,
+            false => Some(accept(cx, fd, held)),
+        };
+        let more = tells && next != Some(Err(Errno::EAGAIN));
+        let flags = if more { IORING_CQE_F_SOCK_NONEMPTY } else { 0 };
         match next {
-            Ok(next) => {
+            Some(Ok(next)) => {
                 // There was room. If the program has moved the CQ's head back meanwhile, this CQE is lost.
                 cx.post_more(descriptor, flags);
                 descriptor = next;
             }
-            Err(errno) => return Round { last: Some(Accepted { descriptor, flags }), ends: Some(errno) },
+            ends => {
+                let ends = ends.and_then(Result::err);
+                return Round { last: Some(Accepted { descriptor, flags }), ends };
+            }
         }
     }
 }

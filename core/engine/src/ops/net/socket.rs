@@ -126,7 +126,9 @@ impl Lent {
     /// # Errors
     /// As [`Lent::install_file`].
     pub fn give_connection(&mut self, fd: Fd, listener: Fd, file_index: u32) -> Result<usize, Errno> {
-        let inherited = if kinds::closes_at_once(listener) { Kind::NO_LINGER } else { Kind::default() };
+        // A file in a slot is closed here in any case.
+        let at_once = file_index == 0 && kinds::closes_at_once(listener);
+        let inherited = if at_once { Kind::NO_LINGER } else { Kind::default() };
         let given = self.give_descriptor(fd, file_index)?;
         kinds::add(fd, Kind::TCP.with(inherited));
         Ok(given)

@@ -482,6 +482,11 @@ impl Readiness {
         self.heeds_rest
     }
 
+    /// True if `fd` is known to be a listening socket.
+    pub fn is_listener(&self, fd: Fd) -> bool {
+        self.current(fd).and_then(|entry| entry.kind).is_some_and(SocketKind::listens)
+    }
+
     /// True if `fd` is known to be a listening TCP socket. So every connection that it accepts is a TCP connection.
     pub fn is_tcp_listener(&self, fd: Fd) -> bool {
         self.current(fd).is_some_and(|entry| entry.kind == Some(SocketKind::TcpListener))
