@@ -13,6 +13,7 @@ use std::panic::Location;
 use crate::arch::Stopped;
 use crate::common::prelude::*;
 use crate::zero_copy_names::{LARGE, unread};
+use anyring_engine::Host;
 use anyring_engine::abi::{
     IOSQE_ASYNC, IOSQE_BUFFER_SELECT, IOSQE_CQE_SKIP_SUCCESS, IOSQE_FIXED_FILE, IOSQE_IO_DRAIN,
     IOSQE_IO_LINK, names,
@@ -385,6 +386,21 @@ fn waited_for(ring: &mut Ring, ioprio: u32) -> (TcpListener, Vec<TcpStream>, std
         ring.submit(&[accept(&listener, 0)]);
     }
     (listener, vec![client], address)
+}
+
+/// A front end that is told of all closes, and knows it.
+struct AllSeen;
+
+impl Host for AllSeen {
+    as_seeing!();
+
+    fn sees_closes(&self) -> bool {
+        true
+    }
+
+    fn finds_unseen_closes(&self) -> Option<fn() -> bool> {
+        Some(|| false)
+    }
 }
 
 /// Four slots for files, all empty.
@@ -782,6 +798,29 @@ cases![
         // A call that does not wait looks once more.
         submit(ring, calls, &[accept(&listener, 0)], 0);
     }),
+    // Who closes a descriptor tells the ring, which is locked during the attempt: the descriptor needs no duplicate.
+    connections_that_come_where_all_closes_are_seen =
+        traced_where(without(&["look", "compare"]), 32, ALONE, |ring| {
+            static HOST: &dyn Host = &AllSeen;
+            anyring_engine::install(&HOST);
+            let (listener, address) = listening();
+            let accept_one = |ring: &mut Ring, calls: Option<&'static str>| {
+                ring.submit(&[accept(&listener, 0)]);
+                let _client = TcpStream::connect(address).unwrap();
+                match calls {
+                    Some(calls) => assert_eq!(step(calls, || ring.collect(1))[0].flags, 0),
+                    None => drop(owned(ring.collect(1)[0].res)),
+                }
+            };
+            (0..2).for_each(|_| accept_one(ring, None));
+            accept_one(ring, Some("wait; TCP_INFO; flags; duplicate; FIONBIO; accept4; FIONBIO"));
+            // The front end is asked after some waits.
+            until("the front end has looked", || {
+                accept_one(ring, None);
+                frontend::are_closes_seen()
+            });
+            accept_one(ring, Some("wait; TCP_INFO; flags; FIONBIO; accept4; FIONBIO"));
+        }),
     connections_that_come_for_single_accepts_of_a_unix_listener = traced(|ring| {
         let name = SocketAddr::from_abstract_name(format!("accept {}", std::process::id())).unwrap();
         let listener = UnixListener::bind_addr(&name).unwrap();

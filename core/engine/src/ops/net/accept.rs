@@ -17,6 +17,7 @@ use linux_raw_sys::io_uring::{
 use linux_raw_sys::net::SO_ACCEPTCONN;
 
 use crate::abi::{Errno, Sqe, names};
+use crate::assets::unseen;
 use crate::observe::chaos;
 use crate::ops::net::calls;
 use crate::ops::net::socket::{SOCK_CLOEXEC, SOCK_NONBLOCK};
@@ -113,8 +114,9 @@ fn attempt(cx: &mut Attempt<'_>) -> Result<Option<Round>, Errno> {
         return Ok(Some(Round::EMPTY));
     }
     let (fd, blocking) = listener(cx)?;
-    let own = cx.file.plain().is_none().then_some(fd);
-    let round = nonblocking::attempt(fd, own, blocking, |held| accept_round(cx, fd, held))?;
+    // Whoever closes a descriptor on which the ring waits tells the ring before, which is locked.
+    let stays = cx.file.plain().is_none() || unseen::are_none() && cx.ring.readiness().is_registered(fd);
+    let round = nonblocking::attempt(fd, stays.then_some(fd), blocking, |held| accept_round(cx, fd, held))?;
     Ok(round.map(|(round, _)| round))
 }
 
