@@ -9,6 +9,8 @@ pub enum Class {
     Failure,
     /// The program continues, but the real kernel never does this, and a program may rely on that.
     Strict,
+    /// The program ends, and starts again with what is left: `anyring chaos --power-cut`.
+    Power,
 }
 
 /// The kind of thing that meets a fault.
@@ -184,6 +186,18 @@ faults! {
     /// A connection has ended before it was accepted.
     Aborted = 34, Ordinary, Request, "econnaborted", "accept fails with ECONNABORTED",
     from "accept(2): ECONNABORTED; programs should treat network errors like EAGAIN, and retry.";
+    /// The power is cut before an operation on a file is done.
+    CutBefore = 35, Power, Request, "cut-before", "the power is cut before an operation is done",
+    from "--power-cut: power may be cut at any moment.";
+    /// The power is cut after an operation on a file is done and before the program learns of it.
+    CutAfter = 36, Power, Request, "cut-after", "the power is cut after an operation is done, before its completion",
+    from "--power-cut: power may be cut at any moment.";
+    /// The effect of an operation on a file or directory is lost.
+    Lost = 37, Power, Request, "lost", "what an operation did is lost, because no sync covers it",
+    from "fsync(2): data and directory entries are on the device only after a sync of the file, and of the directory.";
+    /// A part of what an operation did to a file or directory is lost.
+    Torn = 38, Power, Request, "torn", "a part of what an operation did is lost, because no sync covers it",
+    from "write(2): no order of what is written to the device is promised; only a sector is written as a whole.";
 }
 
 impl Fault {
@@ -226,19 +240,24 @@ pub struct Faults(u64);
 impl Faults {
     /// The empty set.
     pub const NONE: Faults = Faults(0);
-    /// The set of all faults.
-    pub const ALL: Faults = Faults::list(Fault::ALL);
+    /// The set of all faults that a run may meet; a power cut ends it.
+    pub const ALL: Faults = Faults::of_class(Class::Ordinary)
+        .or(Faults::of_class(Class::Failure))
+        .or(Faults::of_class(Class::Strict));
     /// The faults that have no visible effect on a correct program ([`Class::Ordinary`]).
-    pub const ORDINARY: Faults = {
+    pub const ORDINARY: Faults = Faults::of_class(Class::Ordinary);
+
+    /// Returns the set of the faults of a class.
+    pub const fn of_class(class: Class) -> Faults {
         let (mut faults, mut place) = (Faults::NONE, 0);
         while place < Fault::ALL.len() {
-            if matches!(Fault::ALL[place].class(), Class::Ordinary) {
+            if Fault::ALL[place].class() as u8 == class as u8 {
                 faults = faults.with(Fault::ALL[place]);
             }
             place += 1;
         }
         faults
-    };
+    }
 
     /// Returns the set of the faults of a list.
     pub const fn list(list: &[Fault]) -> Faults {
@@ -300,10 +319,11 @@ mod tests {
         for &fault in Fault::ALL {
             assert_eq!(Fault::of(fault as u16), Some(fault));
             assert_eq!(Fault::named(fault.name()), Some(fault));
-            assert!(Faults::ALL.has(fault));
+            assert_eq!(Faults::ALL.has(fault), fault.class() != Class::Power);
             assert!(!Faults::ALL.without(fault).has(fault));
         }
-        assert_eq!(Faults::ALL.iter().count(), Fault::ALL.len());
+        let cuts = Faults::of_class(Class::Power);
+        assert_eq!(Faults::ALL.iter().count() + cuts.iter().count(), Fault::ALL.len());
         assert!(Faults::ORDINARY.has(Fault::Short) && !Faults::ORDINARY.has(Fault::SetupNoMemory));
         assert_eq!(Faults::of_bits(u64::MAX), Faults::ALL);
     }

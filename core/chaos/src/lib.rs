@@ -13,6 +13,7 @@
 
 mod decision;
 mod fault;
+pub mod journal;
 mod plan;
 
 pub use decision::{FIRST_PROCESS, Injection, MILLION, Subject, Who, child};

@@ -37,6 +37,11 @@ struct Header {
     harmed: AtomicU64,
     /// The number of processes that were made by no process in the table.
     orphans: AtomicU64,
+    /// The process that has the journal, in its own PID namespace, and its descriptor; 0 if there is no journal.
+    journal_pid: AtomicU32,
+    journal_fd: AtomicU32,
+    /// The decision at which the power is cut, if all decisions are carried out.
+    cut: AtomicU64,
     processes: [Process; PROCESSES],
 }
 
@@ -283,6 +288,12 @@ impl Plan {
         }
     }
 
+    /// Returns the processes of the plan, also those that have ended, by their numbers in their own PID namespaces.
+    pub fn pids(&self) -> impl Iterator<Item = u32> {
+        let pids = self.header().processes.iter().map(|process| process.pid.load(Ordering::Relaxed));
+        pids.filter(|&pid| pid != 0)
+    }
+
     fn process(&self, pid: u32) -> Option<&Process> {
         self.header().processes.iter().find(|process| process.pid.load(Ordering::Relaxed) == pid)
     }
@@ -314,6 +325,31 @@ impl Plan {
             faults: Faults::of_bits(header.faults.load(Ordering::Relaxed)),
             delay_ns: header.delay_ns.load(Ordering::Relaxed),
         }
+    }
+
+    /// Lets the processes of the plan note what they do to files in the journal that the process `pid` has open as `fd`, and cuts the power at
+    /// the decision `cut`.
+    pub fn keep_journal(&self, pid: u32, fd: u32, cut: u64) {
+        let header = self.header();
+        header.journal_fd.store(fd, Ordering::Relaxed);
+        header.cut.store(cut, Ordering::Relaxed);
+        header.journal_pid.store(pid, Ordering::Relaxed);
+    }
+
+    /// Returns the process that has the journal, and its descriptor.
+    pub fn journal(&self) -> Option<(u32, u32)> {
+        let pid = self.header().journal_pid.load(Ordering::Relaxed);
+        (pid != 0).then(|| (pid, self.header().journal_fd.load(Ordering::Relaxed)))
+    }
+
+    /// Returns the injection if the power is to be cut here.
+    pub fn cuts(&self, subject: &Subject) -> Option<Injection> {
+        let id = subject.id();
+        let chosen = match self.header().only.load(Ordering::Relaxed) {
+            0 => self.header().cut.load(Ordering::Relaxed) == id,
+            _ => self.carries_out(id),
+        };
+        chosen.then_some(Injection { id, value: 0 })
     }
 
     /// Returns the injection if this fault is to be injected here.
@@ -494,6 +530,23 @@ mod tests {
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), 6);
+    }
+
+    #[test]
+    fn the_power_is_cut_where_that_was_decided() {
+        let subject = |serial| Subject { fault: Fault::CutBefore, ..subject(serial) };
+        let cuts =
+            |plan: &Plan| (0..9).filter(|&serial| plan.cuts(&subject(serial)).is_some()).collect::<Vec<_>>();
+        let mut memory = Memory::new(Mode::Random, 0);
+        let plan = memory.plan(MILLION, Mode::Random, 0);
+        assert!(cuts(&plan).is_empty() && plan.journal().is_none());
+        plan.keep_journal(7, 8, subject(5).id());
+        assert_eq!((cuts(&plan), plan.journal()), (std::vec![5], Some((7, 8))));
+        let ids = [subject(3).id()];
+        let mut memory = Memory::new(Mode::Only(&ids), 0);
+        let plan = memory.plan(MILLION, Mode::Only(&ids), 0);
+        plan.keep_journal(7, 8, subject(5).id());
+        assert_eq!(cuts(&plan), [3], "a replay has its own");
     }
 
     #[test]

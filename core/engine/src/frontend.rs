@@ -23,6 +23,9 @@ use crate::ring::drive::stand_in;
 use crate::ring::{Counted, descriptors, lifetime, registry, shared};
 use crate::work::{interrupt, reporter};
 
+pub use anyring_chaos_plan::journal::Effect;
+
+pub use crate::observe::chaos::storage::PlainCall;
 pub use crate::observe::trace::counts::{Counted as OperationCount, Counts};
 
 /// Counters of this process since the engine was first used.
@@ -139,6 +142,12 @@ pub fn tell_checker() {
 /// Negative errno if there is no plan, or it cannot be mapped.
 pub fn plan_from(fd: Fd) -> Result<(), i32> {
     chaos::attach(fd).map_err(Errno::negated)
+}
+
+/// True if what this process does to files is noted for a power cut: the front end then reports the plain calls that it sees.
+#[inline]
+pub fn notes_files() -> bool {
+    chaos::storage::is_on()
 }
 
 /// Returns the parameters at the address `params` if [`crate::setup`] refuses neither them nor the number of entries.

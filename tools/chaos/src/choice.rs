@@ -24,22 +24,19 @@ pub fn choose(list: &str) -> Result<Faults, String> {
 }
 
 fn named(name: &str) -> Option<Faults> {
-    let class = |class| {
-        let all = Fault::ALL.iter().copied().filter(|fault| fault.class() == class);
-        Some(all.fold(Faults::NONE, Faults::with))
-    };
+    let class = |class| Some(Faults::of_class(class));
     match name {
         "all" => Some(Faults::ALL),
         "ordinary" => class(Class::Ordinary),
         "failure" => class(Class::Failure),
         "strict" => class(Class::Strict),
-        _ => Fault::named(name).map(|fault| Faults::NONE.with(fault)),
+        _ => Fault::named(name).filter(|&fault| Faults::ALL.has(fault)).map(|fault| Faults::NONE.with(fault)),
     }
 }
 
 /// Returns the names that [`choose`] knows, in one line.
 pub fn known() -> String {
-    let names = Fault::ALL.iter().map(|fault| fault.name());
+    let names = Faults::ALL.iter().map(Fault::name);
     ["all", "ordinary", "failure", "strict"].into_iter().chain(names).collect::<Vec<_>>().join(", ")
 }
 

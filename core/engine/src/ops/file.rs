@@ -1,5 +1,6 @@
 //! Operations on an open file other than reading and writing.
 
+use anyring_chaos_plan::journal::Effect;
 use linux_raw_sys::general::{POSIX_FADV_NORMAL, POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL};
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
@@ -41,6 +42,7 @@ pub const FSYNC: Row = op(
     ],
 )
 .issue(issue_fsync)
+.stores(Effect::Sync)
 .faults(chaos::STORAGE)
 .unused(Unused::ADDR.with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EBADF]);
@@ -74,6 +76,7 @@ pub const FALLOCATE: Row = op(
         arg(Field::Address, "len", Kind::Signed),
     ],
 )
+.stores(Effect::Allocate)
 .faults(chaos::STORAGE)
 .unused(Unused::OP_FLAGS.with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EBADF]);
@@ -86,6 +89,7 @@ pub const FTRUNCATE: Row = op(
     ftruncate,
     &[shown::FD, arg(Field::Offset, "length", Kind::Signed)],
 )
+.stores(Effect::Resize)
 .unused(
     Unused::ADDR
         .with(Unused::LEN)

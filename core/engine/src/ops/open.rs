@@ -5,6 +5,7 @@
 //! and removes the flag afterwards. If the kernel makes no such attempt, a FIFO is opened once, by a thread that waits:
 //! its peers would notice an open that is undone.
 
+use anyring_chaos_plan::journal::Effect;
 use linux_raw_sys::general::{
     F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, FASYNC, O_ACCMODE, O_APPEND, O_CLOEXEC, O_CREAT, O_DIRECT,
     O_DIRECTORY, O_DSYNC, O_EXCL, O_LARGEFILE, O_NOATIME, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, O_PATH, O_SYNC,
@@ -39,6 +40,7 @@ const fn opens(op: Named, prep: Prep) -> Row {
         .block(open)
         .finish(opened)
         .faults(chaos::OPENS)
+        .stores(Effect::Open)
         .filtered(24, show)
 }
 

@@ -1,6 +1,7 @@
 //! Operations on paths. Like the kernel, the engine copies a path at submission: the program may overwrite it
 //! immediately, and the attempt may come later.
 
+use anyring_chaos_plan::journal::Effect;
 use linux_raw_sys::general::{
     AT_EMPTY_PATH, AT_NO_AUTOMOUNT, AT_REMOVEDIR, AT_STATX_DONT_SYNC, AT_STATX_FORCE_SYNC,
     AT_STATX_SYNC_TYPE, AT_SYMLINK_NOFOLLOW,
@@ -62,6 +63,7 @@ pub const RENAMEAT: Row = op(
     |work| at_two(work, nr::__NR_renameat2),
     &two_arguments(names::RENAME_FLAGS),
 )
+.stores(Effect::Rename)
 .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
 
@@ -72,6 +74,7 @@ pub const UNLINKAT: Row = op(
     |work| at_one(work, nr::__NR_unlinkat, work.sqe.op_flags),
     &[shown::DIRECTORY, shown::PATH, arg(Field::OpFlags, "flags", Kind::Flags(names::UNLINK_FLAGS))],
 )
+.stores(Effect::Unlink)
 .unused(
     Unused::OFF
         .with(Unused::LEN)
@@ -89,6 +92,7 @@ pub const MKDIRAT: Row = op(
     |work| at_one(work, nr::__NR_mkdirat, work.sqe.len),
     &[shown::DIRECTORY, shown::PATH, arg(Field::Length, "mode", Kind::Mode)],
 )
+.stores(Effect::MakeDirectory)
 .unused(Unused::OFF.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
 
@@ -103,6 +107,7 @@ pub const SYMLINKAT: Row = op(
         arg(Field::Offset, "linkpath", Kind::Path),
     ],
 )
+.stores(Effect::SymbolicLink)
 .issue(issue_symlinkat)
 .unused(Unused::LEN.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
@@ -117,6 +122,7 @@ pub const LINKAT: Row = op(
     |work| at_two(work, nr::__NR_linkat),
     &two_arguments(names::LINK_FLAGS),
 )
+.stores(Effect::Link)
 .unused(Unused::BUF_INDEX.with(Unused::FILE_INDEX))
 .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::EBADF, Errno::ENOENT]);
 

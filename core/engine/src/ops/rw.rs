@@ -6,6 +6,7 @@
 
 use alloc::boxed::Box;
 
+use anyring_chaos_plan::journal::Effect;
 use linux_raw_sys::general::{
     EPOLLIN, EPOLLOUT, F_GETFD, F_GETFL, O_ACCMODE, O_RDONLY, O_WRONLY, RWF_APPEND, RWF_DSYNC, RWF_HIPRI,
     RWF_NOWAIT, RWF_SYNC, S_IFDIR, S_IFMT, S_IFSOCK,
@@ -84,6 +85,7 @@ const fn writes(op: Named, prep: Prep) -> Row {
         .finish(|cx, result| finish(cx, result, Direction::Write))
         .failed(failed)
         .faults(chaos::WRITES)
+        .stores(Effect::Write)
 }
 
 /// `IORING_OP_READ`.

@@ -1,5 +1,6 @@
 //! SPLICE and TEE. Both ends may have to be waited for, so a thread of their own does them, as in the kernel.
 
+use anyring_chaos_plan::journal::Effect;
 use linux_raw_sys::general::{
     F_GETFL, O_ACCMODE, O_RDONLY, O_WRONLY, SPLICE_F_GIFT, SPLICE_F_MORE, SPLICE_F_MOVE, SPLICE_F_NONBLOCK,
 };
@@ -25,6 +26,7 @@ pub const SPLICE: Row = Row::new(op!(IORING_OP_SPLICE), Caps::FILE, prep, issue)
     .block(splice)
     .finish(finish)
     .faults(chaos::SPLICES)
+    .stores(Effect::Write)
     .arguments(&[
         arg(Field::FileIndex, "fd_in", Kind::SecondFile(SPLICE_F_FD_IN_FIXED)),
         arg(Field::Address, "off_in", Kind::Offset),

@@ -4,6 +4,7 @@
 
 pub use linux_raw_sys::io_uring::io_uring_op as Code;
 
+use anyring_chaos_plan::journal::Effect;
 use anyring_chaos_plan::{Fault, Faults};
 
 use crate::abi::{Errno, Sqe, flags};
@@ -53,6 +54,8 @@ pub struct Op {
     pub caps: Caps,
     /// Faults that chaos may inject, because they could occur in the kernel.
     pub faults: Faults,
+    /// The effect of the operation on files, which a power cut may undo.
+    pub stores: Option<Effect>,
     /// Maximum length in bytes of a request that may be sent together with others by one system call; 0 if none may.
     pub together_bytes: u32,
     /// True if this kernel has the system calls that the operation needs; called by the probe.
@@ -158,6 +161,7 @@ impl Op {
                 Fault::PauseIssue,
                 Fault::PauseWake,
             ]),
+            stores: None,
             together_bytes: 0,
             available: || true,
         }

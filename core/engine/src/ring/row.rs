@@ -6,6 +6,7 @@
 
 use core::ops::Deref;
 
+use anyring_chaos_plan::journal::Effect;
 use anyring_chaos_plan::{Fault, Faults};
 
 use crate::abi::{Errno, Sqe, columns};
@@ -223,6 +224,8 @@ columns! { pub Row:
     errors in op: &'static [Errno] = errors;
     /// Sets the differences from the kernel's operation.
     limits in op: &'static str = limits;
+    /// Sets the effect of the operation on files.
+    stores in op: Effect = Some(stores);
     /// Sets the first attempt.
     issue: Issue = issue;
     /// Sets the step that has the whole ring.

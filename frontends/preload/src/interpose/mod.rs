@@ -17,6 +17,8 @@ pub mod map;
 pub mod process;
 pub mod signal;
 pub mod spawn;
+#[cfg(not(test))]
+mod storage;
 mod thread;
 
 /// The front end for which the functions of [`anyring_interpose`] are exported.

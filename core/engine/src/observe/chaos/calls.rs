@@ -76,6 +76,9 @@ enum Change {
 }
 
 fn change(core: &mut Core, met: Call, call: &Enter) -> Change {
+    if !core.is(IORING_SETUP_SQPOLL) {
+        core.called_now();
+    }
     core.scrub_reaped(met);
     core.spoil_in_flight();
     let meets = |fault| met.meets(fault, 0);

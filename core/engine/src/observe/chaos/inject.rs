@@ -102,6 +102,7 @@ impl Core {
             self.queues().memory.scrub_sqe(index);
         }
         self.remember_memory(id);
+        self.submits_sync(id);
         self.pause(id, Fault::PauseIssue);
     }
 
@@ -139,7 +140,9 @@ impl Core {
         self.fill_with_rubbish(id);
         self.cut(id);
         self.redirect(id);
-        self.hold_back(id)
+        self.hold_back(id)?;
+        self.begins_to_store(id);
+        Ok(())
     }
 
     /// True if the request can complete with the error of this fault.
@@ -246,6 +249,7 @@ impl Core {
         if self[id].is_notification() {
             return Some(cqe);
         }
+        self.ends_to_store(id, cqe.res);
         let cancels = cqe.res == 0 && self[id].sqe.op_flags == 0;
         if cancels && self.request_meets(id, Fault::CancelTooLate).is_some() {
             cqe.res = Errno::EALREADY.negated();

@@ -140,6 +140,7 @@ impl Core {
     /// Ends the hold of a request by its first attempt.
     pub fn ends_hold_now(&mut self, id: RequestId) {
         self.attempt(id).ends_hold();
+        self.begins_to_store(id);
         self.start(id);
     }
 
@@ -170,6 +171,7 @@ impl Core {
     pub(crate) fn drops_under_chaos(&mut self, id: RequestId) {
         self.cancels_under_chaos(id);
         let serial = self[id].serial;
+        self.instruments_mut().chaos.storing.remove(&serial);
         if let Some(memory) = self.instruments_mut().chaos.in_flight.remove(serial) {
             // If the memory is gone, nobody waits for it.
             let _ = memory.put_data();

@@ -14,6 +14,8 @@ mod in_flight;
 mod inject;
 mod late;
 pub mod let_go;
+pub mod storage;
+mod storing;
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -24,6 +26,7 @@ use anyring_trace::event::{self};
 
 use crate::abi::Errno;
 use crate::observe::chaos::in_flight::InFlight;
+use crate::observe::chaos::storage::Storing;
 use crate::observe::trace;
 use crate::os::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::os::{self, Fd};
@@ -150,6 +153,7 @@ fn plan() -> Option<&'static Plan> {
 pub fn attach(fd: Fd) -> Result<(), Errno> {
     // SAFETY: never unmapped, and page-aligned.
     let plan = os::map_whole(fd, |memory, length| unsafe { Plan::open(memory, length) })?;
+    storage::attach(&plan)?;
     PATH.store(plan.begin(os::getpid() as u32, os::getppid() as u32), Ordering::Relaxed);
     // Release pairs with the acquire load in `plan`.
     PLAN.store(Box::leak(Box::new(plan)), Ordering::Release);
@@ -168,6 +172,7 @@ pub fn forked() {
     let path = child(PATH.load(Ordering::Relaxed), FORKS.swap(0, Ordering::Relaxed));
     PATH.store(path, Ordering::Relaxed);
     plan.enter(os::getpid() as u32, path);
+    storage::forked();
     RINGS.store(0, Ordering::Relaxed);
     SETUPS.store(0, Ordering::Relaxed);
 }
@@ -216,6 +221,12 @@ pub struct Chaos {
     in_flight: InFlight,
     /// Late requests that are held back before their first attempt, in their order. Some may have ended.
     held: Vec<RequestId>,
+    /// The requests that change files and have begun, by their serial numbers.
+    storing: BTreeMap<u64, Storing>,
+    /// The times of the journal by which operations have ended that requests bring to the device, by the requests' serial numbers.
+    syncs: BTreeMap<u64, u64>,
+    /// The time at which the last call of `enter` began; `None` if the SQ is not consumed by calls, or there is no journal.
+    called_at: Option<u64>,
 }
 
 impl Chaos {
@@ -230,6 +241,8 @@ impl Chaos {
     pub fn forked(&mut self) {
         self.in_flight.forked();
         self.held.clear();
+        self.storing.clear();
+        self.syncs.clear();
         self.shots.clear();
         self.bundles.clear();
     }
