@@ -8,15 +8,19 @@ use crate::Injected;
 
 /// Returns a text such as `READ #12 of ring 1: short (a transfer moves only a part)`.
 pub fn describe(injected: &Injected) -> String {
-    let Injected { fault, serial, ring, process, pid, .. } = *injected;
+    let &Injected { fault, serial, ring, process, pid, .. } = injected;
     let subject = subject(injected);
     let mut text = match fault.met_by() {
         Met::Setup => format!("{subject} #{serial}"),
         Met::Enter | Met::Register => format!("{subject}, call #{serial} of ring {ring}"),
+        Met::Request if ring == 0 => format!("{subject}, plain call #{serial}"),
         Met::Request => format!("{subject} #{serial} of ring {ring}"),
     };
     text.push_str(&in_process(process, pid));
     text.push_str(&format!(": {} ({})", fault.name(), fault.about()));
+    if !injected.detail.is_empty() {
+        text.push_str(&format!(": {}", injected.detail));
+    }
     text
 }
 
@@ -36,6 +40,23 @@ pub fn describe_harm(harmed: &Harmed) -> String {
     format!("{name} #{serial} of ring {ring}{place}: {what}")
 }
 
+/// Returns the name of a plain call by its number.
+fn plain_call(number: u16) -> String {
+    const NAMES: [(i64, &str); 9] = [
+        (libc::SYS_fsync, "fsync"),
+        (libc::SYS_fdatasync, "fdatasync"),
+        (libc::SYS_syncfs, "syncfs"),
+        (libc::SYS_sync, "sync"),
+        (libc::SYS_ftruncate, "ftruncate"),
+        (libc::SYS_unlinkat, "unlink"),
+        (libc::SYS_mkdirat, "mkdir"),
+        (libc::SYS_renameat2, "rename"),
+        (libc::SYS_linkat, "link"),
+    ];
+    let known = NAMES.iter().find(|(one, _)| *one == i64::from(number));
+    known.map_or_else(|| "symlink".to_owned(), |(_, name)| (*name).to_owned())
+}
+
 fn operation(opcode: u16) -> String {
     let known = ops::ROWS.iter().find(|op| u16::from(op.code) == opcode);
     known.map_or_else(|| format!("operation {opcode}"), |op| op.name.to_owned())
@@ -52,6 +73,7 @@ pub(crate) fn subject(injected: &Injected) -> String {
         }
         // Notifications are numbered separately.
         Met::Request if injected.fault == Fault::NotificationLate => "notification".to_owned(),
+        Met::Request if injected.ring == 0 => plain_call(injected.opcode),
         Met::Request => operation(injected.opcode),
     }
 }

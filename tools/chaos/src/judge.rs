@@ -26,6 +26,8 @@ pub enum Failure {
     Differs,
     /// The program changed or freed memory that a request in flight used.
     Harm,
+    /// The program ended before the power was cut, in a way in which it does not end without faults.
+    Program(End),
 }
 
 impl fmt::Display for Failure {
@@ -34,6 +36,7 @@ impl fmt::Display for Failure {
             Failure::End(end) => end.fmt(f),
             Failure::Matches(pattern) => write!(f, "output that matches \"{pattern}\""),
             Failure::Differs => f.write_str("another standard output"),
+            Failure::Program(end) => write!(f, "{end} before the power was cut"),
             Failure::Harm => f.write_str("memory that was changed or freed in flight"),
         }
     }
@@ -70,6 +73,9 @@ impl Judge {
                 .any(|output| expect.is_match(&String::from_utf8_lossy(output)));
             return matches.then(|| Failure::Matches(expect.as_str().to_owned()));
         }
+        if let Some(end) = outcome.program.filter(|&end| Some(end) != self.reference.program) {
+            return Some(Failure::Program(end));
+        }
         if outcome.end != self.reference.end {
             return Some(Failure::End(outcome.end));
         }
@@ -81,7 +87,8 @@ impl Judge {
 
     /// Returns how the program fails without faults, if a run that ends so passes.
     pub fn fails_without_faults(&self) -> Option<End> {
-        let end = self.reference.end;
+        let Outcome { end, program, .. } = self.reference;
+        let end = program.filter(|&end| end != End::Exit(0)).unwrap_or(end);
         (self.rule.expect.is_none() && end != End::Exit(0)).then_some(end)
     }
 
@@ -97,7 +104,13 @@ mod tests {
     use crate::Harms;
 
     fn outcome(end: End, stdout: &str) -> Outcome {
-        Outcome { end, stdout: stdout.into(), stderr: b"warning: low".to_vec(), harms: Harms::default() }
+        Outcome {
+            end,
+            stdout: stdout.into(),
+            stderr: b"warning: low".to_vec(),
+            harms: Harms::default(),
+            program: None,
+        }
     }
 
     #[test]

@@ -50,6 +50,17 @@ impl Launch {
     /// # Errors
     /// Returns errors of starting the command.
     pub fn run(&self, plan: &Path, output: Output, interrupted: &AtomicBool) -> io::Result<Option<Outcome>> {
+        self.run_until(plan, output, interrupted, &|| false)
+    }
+
+    /// Does the same, and kills the program once `is_over`.
+    pub(crate) fn run_until(
+        &self,
+        plan: &Path,
+        output: Output,
+        interrupted: &AtomicBool,
+        is_over: &dyn Fn() -> bool,
+    ) -> io::Result<Option<Outcome>> {
         let has_group = output != Output::Inherited || self.timeout.is_some();
         let mut command = Command::new(&self.command);
         command.args(&self.arguments).arg(plan).arg("--").args(&self.program);
@@ -60,11 +71,16 @@ impl Launch {
             command.stdin(Stdio::null());
         }
         if has_group {
-            command.process_group(0);
+            in_group(&mut command);
         }
         let child = command.spawn()?;
-        Running::new(child, has_group)?.follow(self.timeout, interrupted)
+        Running::new(child, has_group)?.follow(self.timeout, interrupted, is_over)
     }
+}
+
+/// Gives a command a process group of its own.
+pub(crate) fn in_group(command: &mut Command) -> &mut Command {
+    command.process_group(0)
 }
 
 /// A pipe from the program, and its output so far.
@@ -110,7 +126,7 @@ impl Stream {
 }
 
 /// A program that was started. Dropping the value kills it and its group.
-struct Running {
+pub(crate) struct Running {
     child: Child,
     has_group: bool,
     process: OwnedFd,
@@ -119,7 +135,8 @@ struct Running {
 }
 
 impl Running {
-    fn new(mut child: Child, has_group: bool) -> io::Result<Running> {
+    /// Takes a child that was started.
+    pub(crate) fn new(mut child: Child, has_group: bool) -> io::Result<Running> {
         // SAFETY: gets a descriptor of a child that has not been waited for.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id() as libc::pid_t, 0) };
         let process = if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(fd as i32) };
@@ -133,7 +150,13 @@ impl Running {
         Ok(Running { child, has_group, process, stdout, stderr })
     }
 
-    fn follow(mut self, timeout: Option<Duration>, interrupted: &AtomicBool) -> io::Result<Option<Outcome>> {
+    /// Waits for the end of the program, which is killed once `is_over`. Returns `None` if the run was interrupted.
+    pub(crate) fn follow(
+        mut self,
+        timeout: Option<Duration>,
+        interrupted: &AtomicBool,
+        is_over: &dyn Fn() -> bool,
+    ) -> io::Result<Option<Outcome>> {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let end = loop {
             if interrupted.load(Ordering::Relaxed) {
@@ -142,6 +165,9 @@ impl Running {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
                 break End::Hang;
+            }
+            if is_over() {
+                self.kill();
             }
             if self.wait(left.unwrap_or(LOOKS).min(LOOKS)) {
                 if self.has_group {
@@ -157,7 +183,7 @@ impl Running {
         self.stdout.take();
         self.stderr.take();
         let (stdout, stderr) = (std::mem::take(&mut self.stdout.kept), std::mem::take(&mut self.stderr.kept));
-        Ok(Some(Outcome { end, stdout, stderr, harms: Harms::default() }))
+        Ok(Some(Outcome { end, stdout, stderr, harms: Harms::default(), program: None }))
     }
 
     /// Reads output for a while; returns true if the program has ended.

@@ -13,6 +13,7 @@ mod judge;
 mod launch;
 mod memory;
 mod outcome;
+pub mod power;
 mod record;
 mod run;
 mod search;

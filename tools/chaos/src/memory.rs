@@ -40,7 +40,7 @@ impl Dose {
 }
 
 /// A fault that was injected.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Injected {
     /// The number that identifies the decision.
     pub id: u64,
@@ -56,6 +56,8 @@ pub struct Injected {
     pub process: u64,
     /// The process ID, as the process sees it.
     pub pid: u32,
+    /// The loss in words, if the fault is one; else empty.
+    pub detail: String,
 }
 
 impl From<Entry> for Injected {
@@ -69,6 +71,7 @@ impl From<Entry> for Injected {
             ring: subject.who.ring,
             process: subject.who.process,
             pid,
+            detail: String::new(),
         }
     }
 }
@@ -119,7 +122,16 @@ impl SharedPlan {
 #[cfg(test)]
 pub(crate) fn injected(fault: Fault, serial: u64) -> Injected {
     const READ: u16 = 22;
-    Injected { id: serial * 1000 + fault as u64, fault, opcode: READ, serial, ring: 1, process: 0, pid: 9 }
+    Injected {
+        id: serial * 1000 + fault as u64,
+        fault,
+        opcode: READ,
+        serial,
+        ring: 1,
+        process: 0,
+        pid: 9,
+        detail: String::new(),
+    }
 }
 
 #[cfg(test)]

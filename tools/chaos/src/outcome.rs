@@ -51,6 +51,8 @@ pub struct Outcome {
     pub stderr: Vec<u8>,
     /// Harm to memory of the requests in flight.
     pub harms: Harms,
+    /// How the program ended, if the end is that of the check after a power cut, and the program ended by itself.
+    pub program: Option<End>,
 }
 
 /// Harm to the memory of requests in flight.

@@ -3,11 +3,13 @@
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use anyring_chaos_plan::{Fault, Faults, MILLION, Settings};
 use serde::{Deserialize, Serialize};
 
 use crate::describe::subject;
+use crate::power::{Model, Power};
 use crate::{Dose, Injected, describe};
 
 const VERSION: u32 = 1;
@@ -30,11 +32,27 @@ pub struct Record {
     pub delay_ns: Option<u64>,
     /// The program and its arguments.
     pub program: Vec<String>,
+    /// How the power is cut, if it is.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub power_cut: Option<RecordedPower>,
     /// The failure in words, if the run failed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failure: Option<String>,
     /// The faults that were injected.
     pub injected: Vec<RecordedFault>,
+}
+
+/// How the power is cut, in a [`Record`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordedPower {
+    /// The name of what is guaranteed.
+    pub model: String,
+    /// The command that prepares each run.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub setup: Option<String>,
+    /// The command that decides whether what is left is right.
+    pub check: String,
 }
 
 /// A fault in a [`Record`].
@@ -77,9 +95,30 @@ impl Record {
             faults: settings.faults.iter().map(|fault| fault.name().to_owned()).collect(),
             delay_ns: Some(settings.delay_ns).filter(|&delay_ns| delay_ns > 0),
             program: program.iter().map(text).collect::<Result<_, _>>()?,
+            power_cut: None,
             failure,
             injected: injected.iter().filter(|one| seen.insert(one.id)).map(RecordedFault::of).collect(),
         })
+    }
+
+    /// Adds how the power was cut.
+    pub fn with_power(self, power: Option<&Power>) -> Record {
+        let power_cut = power.map(|power| RecordedPower {
+            model: power.model.name.to_owned(),
+            setup: power.setup.clone(),
+            check: power.check.clone(),
+        });
+        Record { power_cut, ..self }
+    }
+
+    /// Returns how the power is cut, if it is.
+    ///
+    /// # Errors
+    /// Returns what is unknown in the record.
+    pub fn power(&self) -> Result<Option<Power>, String> {
+        let Some(RecordedPower { model, setup, check }) = self.power_cut.clone() else { return Ok(None) };
+        let model = Model::named(&model).ok_or_else(|| format!("there is no crash model \"{model}\""))?;
+        Ok(Some(Power { model, setup, check, moments: OnceLock::new() }))
     }
 
     /// Reads a record from a file.

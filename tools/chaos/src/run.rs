@@ -1,8 +1,10 @@
 //! A run of a program with a dose of faults.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use crate::power::{Power, PowerReport};
 use crate::{Dose, Injected, Launch, Outcome, Output, SharedPlan};
 
 /// Runs a program any number of times, possibly from several threads.
@@ -11,6 +13,8 @@ pub struct Runner<'a> {
     pub launch: Launch,
     /// When this is true, runs end and no further run begins.
     pub interrupted: &'a AtomicBool,
+    /// How the power of each run is cut, if it is.
+    pub power: Option<Arc<Power>>,
 }
 
 /// The result of a run.
@@ -22,6 +26,8 @@ pub struct Report {
     pub injected: Vec<Injected>,
     /// The number of injected faults that did not fit into the log.
     pub unlogged: u64,
+    /// The report of the power cut, if there was one.
+    pub power: Option<PowerReport>,
 }
 
 impl Report {
@@ -38,9 +44,24 @@ impl Runner<'_> {
     /// Returns errors of creating the plan and of starting the command.
     pub fn run(&self, dose: &Dose, output: Output) -> io::Result<Option<Report>> {
         let plan = SharedPlan::new(dose)?;
+        if let Some(power) = &self.power {
+            let Some((outcome, report, lost)) = power.run(&self.launch, &plan, dose, self.interrupted)?
+            else {
+                return Ok(None);
+            };
+            let (mut injected, unlogged) = plan.injected();
+            injected.extend(lost);
+            let outcome = Outcome { harms: plan.harms(), ..outcome };
+            return Ok(Some(Report { outcome, injected, unlogged, power: Some(report) }));
+        }
         let outcome = self.launch.run(plan.path().as_ref(), output, self.interrupted)?;
         let (injected, unlogged) = plan.injected();
         let harms = plan.harms();
-        Ok(outcome.map(|outcome| Report { outcome: Outcome { harms, ..outcome }, injected, unlogged }))
+        Ok(outcome.map(|outcome| Report {
+            outcome: Outcome { harms, ..outcome },
+            injected,
+            unlogged,
+            power: None,
+        }))
     }
 }

@@ -8,8 +8,10 @@ use std::num::NonZero;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use anyring_chaos::power::{Model, Power, PowerReport};
 use anyring_chaos::{
     Dose, End, Failure, Found, Harms, Injected, Judge, Launch, Output, Record, Report, Rule, Runner, Search,
     describe, describe_harm,
@@ -19,7 +21,7 @@ use anyring_say::say_error;
 use indicatif::{ProgressBar, ProgressStyle};
 use regex_lite::Regex;
 
-use crate::cli::Chaos;
+use crate::cli::{Chaos, Engine};
 use crate::library;
 use crate::status::{self, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE, quoted};
 
@@ -79,6 +81,7 @@ fn list_faults() -> ExitCode {
             "failure: a resource runs out or a device fails; a correct program may give up, and reports that",
         ),
         (Class::Strict, "strict: the ABI allows these, but no kernel does them today"),
+        (Class::Power, "with --power-cut: the moment of the power cut, and what is lost"),
     ] {
         text.push_str(&format!("{about}\n"));
         for fault in Fault::ALL.iter().filter(|fault| fault.class() == class) {
@@ -102,6 +105,19 @@ struct Session<'a> {
 
 impl Session<'_> {
     fn new(arguments: &Chaos) -> Result<Session<'_>, Stop> {
+        if matches!(arguments.engine, Some(Engine::Kernel)) {
+            return Err(Stop::Own(
+                "--engine kernel: the kernel's rings meet no faults and no power cuts, only anyring's own engine does that"
+                    .to_owned(),
+                "leave --engine kernel out",
+            ));
+        }
+        if arguments.power_cut && arguments.jobs.get() > 1 {
+            return Err(Stop::Own(
+                "--jobs with --power-cut: the runs would write the same files".to_owned(),
+                "leave --jobs out",
+            ));
+        }
         let record = arguments.replay.as_deref().map(read).transpose()?;
         let dose = match &record {
             Some(record) => {
@@ -109,6 +125,13 @@ impl Session<'_> {
             }
             None => Dose::of(settings(arguments)?),
         };
+        let power = match &record {
+            Some(record) => {
+                record.power().map_err(|why| Stop::Own(why, "use a file as --record writes it"))?
+            }
+            None => power(arguments),
+        };
+        let power = power.map(Arc::new);
         let in_file = record.map(|record| record.program.into_iter().map(OsString::from).collect());
         let program = if arguments.program.is_empty() {
             in_file.unwrap_or_default()
@@ -118,7 +141,7 @@ impl Session<'_> {
         let is_single = arguments.runs.is_none() && !arguments.shrink;
         let timeout = match arguments.timeout {
             Some(seconds) => Some(time("--timeout", seconds)?),
-            None => (!is_single).then_some(TIMEOUT),
+            None => (!is_single || power.is_some()).then_some(TIMEOUT),
         };
         let command = library::command().map_err(|why| {
             Stop::Own(format!("cannot find this command: {why}"), "see that /proc is mounted")
@@ -127,7 +150,7 @@ impl Session<'_> {
             let words = ["run", "--engine", "user"].iter().chain(options).chain(&["--chaos-plan"]);
             let arguments = words.map(OsString::from).collect();
             let launch = Launch { command: command.clone(), arguments, program: program.clone(), timeout };
-            Runner { launch, interrupted: &INTERRUPTED }
+            Runner { launch, interrupted: &INTERRUPTED, power: power.clone() }
         };
         Ok(Session { arguments, first: runner(&[]), runner: runner(&["--loads"]), dose })
     }
@@ -144,8 +167,9 @@ impl Session<'_> {
     /// Runs the program once, with the streams that it has without this command.
     fn once(&self, rule: Rule) -> Result<ExitCode, Stop> {
         let seed = self.dose.settings.seed;
-        let judge = if rule.compare { Some(self.judge(rule.clone())?) } else { None };
-        let kept = judge.is_some() || rule.expect.is_some();
+        let has_moments = self.dose.only.is_some() || self.runner.power.is_none();
+        let judge = if rule.compare || !has_moments { Some(self.judge(rule.clone())?) } else { None };
+        let kept = judge.is_some() || rule.expect.is_some() || self.runner.power.is_some();
         leave_interrupts_to_the_program(self.runner.launch.timeout.is_none() && !kept);
         let output = if kept { Output::Kept } else { Output::Inherited };
         let report = self.first.run(&self.dose, output)?.ok_or(Stop::Interrupted)?;
@@ -155,6 +179,7 @@ impl Session<'_> {
         let what = if self.dose.only.is_some() { "replay" } else { "run" };
         say_error!("anyring: {what} of seed {seed}: {}, {}", outcome.end, count(&report));
         print_injected(&report.injected);
+        print_power(report.power.as_ref());
         print_harms(&outcome.harms);
         if !self.dose.only.as_ref().is_some_and(Vec::is_empty) && report.injected.is_empty() {
             hint_that_nothing_was_injected();
@@ -186,7 +211,9 @@ impl Session<'_> {
         let report = self.first.run(&dose, Output::Alone)?.ok_or(Stop::Interrupted)?;
         let stderr = String::from_utf8_lossy(&report.outcome.stderr).into_owned();
         let codes = [OWN_FAILURE, NOT_EXECUTABLE, NOT_FOUND];
-        let is_own = codes.iter().any(|&code| report.outcome.end == End::Exit(code.into()));
+        // With a power cut, the outcome is that of the check.
+        let end = report.outcome.program.unwrap_or(report.outcome.end);
+        let is_own = codes.iter().any(|&code| end == End::Exit(code.into()));
         if is_own && ["anyring: ", "anyring["].iter().any(|own| stderr.starts_with(own)) {
             return Err(Stop::Own(
                 format!("the program cannot be run:\n{}", stderr.trim_end()),
@@ -232,6 +259,7 @@ impl Session<'_> {
             // With fewer faults, the cause is easier to find.
             let Some(simplest) = group.iter().min_by_key(|found| found.report.faults()) else { continue };
             say_error!("anyring: {}\n  {}", describe_group(&group), self.command(simplest.seed));
+            print_power(simplest.report.power.as_ref());
             print_harms(&simplest.report.outcome.harms);
         }
         if INTERRUPTED.load(Ordering::Relaxed) {
@@ -321,6 +349,12 @@ impl Session<'_> {
         option("--delay", self.arguments.delay.map(|delay| delay.to_string()));
         option("--timeout", self.runner.launch.timeout.map(|timeout| timeout.as_secs_f64().to_string()));
         option("--expect", self.arguments.expect.clone());
+        if let Some(power) = &self.runner.power {
+            option("--check", Some(power.check.clone()));
+            option("--setup", power.setup.clone());
+            option("--crash-model", Some(power.model.name.to_owned()));
+            words.push("--power-cut".into());
+        }
         if self.arguments.compare {
             words.push("--compare".into());
         }
@@ -334,7 +368,9 @@ impl Session<'_> {
         let cannot = |why: String| {
             Stop::Own(format!("cannot write {}: {why}", path.display()), "name a file that can be written")
         };
-        let record = Record::new(settings, &self.runner.launch.program, failure, injected).map_err(cannot)?;
+        let program = &self.runner.launch.program;
+        let record = Record::new(settings, program, failure, injected).map_err(cannot)?;
+        let record = record.with_power(self.runner.power.as_deref());
         record.write(path).map_err(|error| cannot(error.to_string()))
     }
 }
@@ -357,13 +393,21 @@ fn settings(arguments: &Chaos) -> Result<Settings, Stop> {
     };
     let rate = arguments.rate.map_or(Ok(RATE), anyring_chaos::rate);
     let rate = rate.map_err(|why| Stop::Own(format!("--rate: {why}"), "give a probability, such as 0.05"))?;
-    let faults = arguments.faults.as_deref().map_or(Ok(Faults::ORDINARY), anyring_chaos::choose);
+    let default = if arguments.power_cut { Faults::NONE } else { Faults::ORDINARY };
+    let faults = arguments.faults.as_deref().map_or(Ok(default), anyring_chaos::choose);
     let faults = faults.map_err(|why| {
         Stop::Own(format!("--faults: {why}"), "anyring chaos --list-faults says what each does")
     })?;
     let delay = arguments.delay.map(|seconds| time("--delay", seconds)).transpose()?;
     let delay_ns = delay.map_or(0, |delay| u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX >> 1));
     Ok(Settings { seed, rate, faults, delay_ns })
+}
+
+/// Returns how the power is cut, if it is to be.
+fn power(arguments: &Chaos) -> Option<Power> {
+    let check = arguments.check.clone().filter(|_| arguments.power_cut)?;
+    let model = arguments.crash_model.unwrap_or(Model::ALL[0]);
+    Some(Power { model, setup: arguments.setup.clone(), check, moments: OnceLock::new() })
 }
 
 /// Returns a random seed, which is short because users type it.
@@ -417,6 +461,19 @@ fn print_injected(injected: &[Injected]) {
     injected.iter().take(MOST_PRINTED).for_each(|one| say_error!("  {}", describe(one)));
     if injected.len() > MOST_PRINTED {
         say_error!("  and {} more (--record FILE writes all)", injected.len() - MOST_PRINTED);
+    }
+}
+
+fn print_power(power: Option<&PowerReport>) {
+    let Some(PowerReport { is_full, consequences, left_alone }) = power else { return };
+    if *is_full {
+        say_error!("anyring: the record of what the program writes is full: the power was cut there");
+    }
+    if *consequences > 0 {
+        say_error!("  and {consequences} later operations, which cannot be left without these");
+    }
+    for file in left_alone.iter().take(MOST_PRINTED) {
+        say_error!("anyring: left alone: {file}");
     }
 }
 

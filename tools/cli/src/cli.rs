@@ -354,6 +354,11 @@ pub struct Top {
     pub json: bool,
 }
 
+/// Parses the name of a crash model.
+fn crash_model(text: &str) -> Result<anyring_chaos::power::Model, String> {
+    anyring_chaos::power::Model::named(text).ok_or_else(|| "ext4, xfs or posix is expected".to_owned())
+}
+
 /// A time that is neither nothing nor endless.
 fn seconds(text: &str) -> Result<std::time::Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "a number of seconds is expected".to_owned())?;
@@ -382,6 +387,8 @@ Examples:
   anyring chaos --seed 7 --shrink --record few.json -- ./program
                                                         which few of the faults make it fail
   anyring chaos --replay few.json                       the program, with these faults and no others
+  anyring chaos --runs 100 --power-cut --setup 'rm -rf data; mkdir data' --check './db verify data' -- ./db fill data
+                                                        the power is cut while the program writes
 
 Failures: with --runs or --shrink, the program first runs once without faults. A later run fails if it ends in another way
 than the first (exit status, signal), if it does not end in time, or as --compare and --expect say.
@@ -454,6 +461,33 @@ pub struct Chaos {
     /// For --shrink, run each candidate up to this many times (programs with threads do not always do the same)
     #[arg(long, value_name = "K", default_value = "3", requires = "shrink")]
     pub tries: NonZero<u32>,
+
+    /// Cut the power: kill the program at a moment that the seed chooses, lose what no sync covers, and run --check
+    ///
+    /// Writes, sizes and names that no fsync of the file or directory covers are lost, kept, reordered or torn at the sector size. No other
+    /// faults are injected, unless --faults selects some.
+    #[arg(long, requires = "check", conflicts_with_all = ["replay", "compare"])]
+    pub power_cut: bool,
+
+    /// After the power cut, run this command of the shell; a run fails if its exit status differs from that without a power cut
+    ///
+    /// Its input is what the program has printed on standard output.
+    #[arg(long, value_name = "COMMAND", requires = "power_cut")]
+    pub check: Option<String>,
+
+    /// Before each run, run this command of the shell, which makes the files as the program needs them
+    #[arg(long, value_name = "COMMAND", requires = "power_cut")]
+    pub setup: Option<String>,
+
+    /// The guarantees of the file system after a power cut: ext4, xfs or posix [default: ext4]
+    ///
+    /// ext4: data=ordered, auto_da_alloc. posix: what the manual pages promise, and no more.
+    #[arg(long, value_name = "MODEL", requires = "power_cut", value_parser = crash_model)]
+    pub crash_model: Option<anyring_chaos::power::Model>,
+
+    /// Which engine does the work: only anyring's own injects faults
+    #[arg(long, value_name = "ENGINE", hide = true)]
+    pub engine: Option<Engine>,
 
     /// The program and its arguments; with --replay, those in the file if there are none here
     #[arg(

@@ -133,6 +133,7 @@ const ENDS: &[(&str, &str, &[i32])] = &[
     ("docs/chaos.md", "anyring chaos --seed 1 --runs 100 -- ./planted order", &[1]),
     ("docs/chaos.md", "anyring chaos --seed 1 --runs 100 --shrink", &[1]),
     ("docs/chaos.md", "anyring chaos --replay few.json ", &[1]),
+    ("docs/power-cut.md", "anyring chaos --seed 1 --runs 100 --power-cut --shrink", &[1]),
     ("docs/liburing.md", "LD_LIBRARY_PATH=", &[0, 99]), // what stands in is not linked with liburing: 99 where the kernel denies rings
 ];
 
@@ -547,6 +548,9 @@ fn workplace(page: &str) -> PathBuf {
     symlink(&stories, place.join("stories")).unwrap();
     symlink(built("planted"), place.join("planted")).unwrap();
     symlink(built("planted-repaired"), place.join("repaired")).unwrap();
+    for name in ["power", "power-repaired"] {
+        symlink(built(name), place.join(name)).unwrap();
+    }
     for stand_in in STAND_INS {
         let path = match stand_in.name.strip_prefix("./") {
             Some(name) => place.join(name),

@@ -1,0 +1,152 @@
+//! `anyring chaos --power-cut`: planted bugs are found and shrunk, repaired programs pass.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use support::{anyring, built};
+
+/// The default number of seeds that a repaired program must pass; `ANYRING_CHAOS_SEEDS` sets another one.
+const SEEDS: &str = "40";
+
+/// A directory that only this test uses, removed at the end.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Directory {
+        let path =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("power-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Directory(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Runs `anyring chaos` in a directory, whose files each run makes anew.
+fn chaos(directory: &Directory, options: &[&str]) -> Output {
+    Command::new(anyring()).arg("chaos").args(options).current_dir(&directory.0).output().unwrap()
+}
+
+/// Runs a case of the program `power` with seeds.
+fn power(directory: &Directory, program: &str, case: &str, options: &[&str]) -> Output {
+    let program = built(program);
+    let program = program.to_str().unwrap();
+    let check = format!("{program} {case} check");
+    let fixed = ["--seed", "1", "--power-cut", "--setup", "rm -rf ./*", "--check", &check];
+    chaos(directory, &[&fixed[..], options, &["--", program, case, "write"]].concat())
+}
+
+/// Finds the bug of a case among 100 seeds, shrinks it to a moment and few losses, among them one that `shows`, and replays it.
+fn is_found(case: &str, model: &str, shows: &str) {
+    let (directory, records) =
+        (Directory::new(&format!("{case}-{model}")), Directory::new(&format!("{case}-{model}-record")));
+    let record = records.0.join("few.json");
+    let path = record.to_str().unwrap();
+    let options = ["--runs", "100", "--shrink", "--crash-model", model, "--record", path];
+    let output = power(&directory, "power", case, &options);
+    assert_eq!(output.status.code(), Some(1), "{case}: {}", said(&output));
+    let recorded: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+    assert_eq!(recorded["failure"], "exit status 1", "{recorded:#?}");
+    let few = recorded["injected"].as_array().unwrap();
+    let is_loss = |fault: &Value| ["lost", "torn"].contains(&fault["fault"].as_str().unwrap());
+    let losses: Vec<&Value> = few.iter().filter(|fault| is_loss(fault)).collect();
+    assert!((1..=3).contains(&few.len()) && !losses.is_empty(), "{few:#?}");
+    let description = |fault: &Value| fault["description"].as_str().unwrap().to_owned();
+    assert!(losses.iter().any(|loss| description(loss).contains(shows)), "{case}: no {shows} in {few:#?}");
+    let replayed = chaos(&directory, &["--replay", path]);
+    let told = said(&replayed);
+    assert_eq!(replayed.status.code(), Some(1), "{told}");
+    assert!(few.iter().all(|fault| told.contains(&description(fault))), "{few:#?}\nthe replay said:\n{told}");
+}
+
+/// Checks that all seeds pass, and that the power was cut and something was lost.
+fn passes(program: &str, case: &str, model: &str) {
+    let seeds = std::env::var("ANYRING_CHAOS_SEEDS").unwrap_or_else(|_| SEEDS.to_owned());
+    let directory = Directory::new(&format!("{program}-{case}-{model}"));
+    let output = power(&directory, program, case, &["--runs", &seeds, "--crash-model", model]);
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{case} {model}:\n{said}");
+    assert!(
+        said.contains(&format!("{seeds} passed, 0 failed")) && !said.contains(" 0 faults"),
+        "{case} {model}:\n{said}"
+    );
+    assert!(!said.contains("left alone"), "{said}");
+}
+
+macro_rules! planted {
+    ($($name:ident: $case:literal, $model:literal, $shows:literal;)*) => { $(
+        #[test]
+        fn $name() {
+            is_found($case, $model, $shows);
+            for model in ["ext4", "xfs", "posix"] {
+                passes("power-repaired", $case, model);
+            }
+        }
+    )* };
+}
+
+planted! {
+    a_file_is_not_synced: "file-sync", "ext4", "WRITE";
+    a_sync_does_not_wait_for_its_write: "link", "xfs", "WRITE";
+    a_directory_is_not_synced_after_a_creation: "create", "posix", "OPENAT";
+    a_directory_is_not_synced_after_a_rename: "rename", "ext4", "RENAMEAT";
+    a_file_is_replaced_by_one_without_data: "replace", "xfs", "WRITE";
+    two_writes_come_in_the_wrong_order: "order", "ext4", "WRITE";
+    a_header_is_torn: "torn", "ext4", "WRITE";
+}
+
+/// Bugs of programs that rely on what ext4 and XFS guarantee, and the manual pages do not.
+#[test]
+fn some_bugs_are_none_on_a_certain_file_system() {
+    passes("power", "create", "ext4");
+    passes("power", "create", "xfs");
+    passes("power", "replace", "ext4");
+}
+
+#[test]
+fn a_file_that_something_else_writes_is_left_alone() {
+    let (directory, program) = (Directory::new("stranger"), built("power"));
+    let program = program.to_str().unwrap();
+    let both = format!("{program} file-sync write; printf more >> log");
+    // Nothing is lost in this run, and the power is cut at the end.
+    let record = serde_json::json!({
+        "version": 1, "seed": 1, "rate": 0.0, "faults": [], "program": ["sh", "-c", both], "injected": [],
+        "power_cut": { "model": "ext4", "setup": "rm -rf ./*", "check": "test $(stat -c %s log) = 804" },
+    });
+    let records = Directory::new("stranger-record");
+    let path = records.0.join("end.json");
+    fs::write(&path, record.to_string()).unwrap();
+    let output = chaos(&directory, &["--replay", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let named = said(&output);
+    assert!(named.contains("left alone: ") && named.contains("/log: something that was not seen"), "{named}");
+}
+
+#[test]
+fn mistakes_are_told() {
+    let directory = Directory::new("mistakes");
+    for (options, status, part) in [
+        (&["--power-cut"][..], 2, "--check"),
+        (&["--check", "true"], 2, "--power-cut"),
+        (&["--power-cut", "--check", "true", "--crash-model", "fat"], 2, "ext4, xfs or posix"),
+        (&["--power-cut", "--check", "true", "--engine", "kernel"], 125, "only anyring's own engine"),
+        (&["--power-cut", "--check", "true", "--runs", "2", "--jobs", "2"], 125, "the same files"),
+        (&["--power-cut", "--check", "true", "--setup", "false"], 125, "the setup ended with exit status 1"),
+    ] {
+        let output = chaos(&directory, &[options, &["--", "true"]].concat());
+        assert_eq!(output.status.code(), Some(status), "{options:?}: {}", said(&output));
+        assert!(said(&output).contains(part), "{options:?}: {}", said(&output));
+    }
+}
