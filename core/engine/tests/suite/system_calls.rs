@@ -817,7 +817,7 @@ cases![
             // The front end is asked after some waits.
             until("the front end has looked", || {
                 accept_one(ring, None);
-                frontend::are_closes_seen()
+                frontend::are_closes_seen() == Some(true)
             });
             accept_one(ring, Some("wait; TCP_INFO; flags; FIONBIO; accept4; FIONBIO"));
         }),
