@@ -188,7 +188,7 @@ fn call_words(calls: &Survey) -> String {
     )
 }
 
-/// What is known of a dynamic program's closes, in words.
+/// The knowledge of a dynamic program's closes, in words.
 fn close_words(closes: &Closes) -> String {
     if closes.are_seen {
         return String::from("all are seen, as far as its code tells: waits are checked late");

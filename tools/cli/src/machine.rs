@@ -372,7 +372,7 @@ fn start(library: &Path, program: &Path, question: &str) -> io::Result<Output> {
 /// The question whether all closes of a program are seen.
 const CLOSES: &str = "closes";
 
-/// What is known of a program's closes before its `main`.
+/// The knowledge of a program's closes before its `main`.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Closes {
     /// True if all are seen, as far as was found.

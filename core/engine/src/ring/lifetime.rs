@@ -1,4 +1,5 @@
-//! The end of rings: noticing it, cancelling requests, releasing the ring's resources.
+//! The end of rings: noticing it, cancelling requests, releasing the ring's resources; and a ring around a `fork`: its lock is held
+//! during the `fork`, and the child's ring begins without requests.
 
 use alloc::vec::Vec;
 

@@ -47,10 +47,6 @@ fn seen_beyond_their_folders() -> Vec<String> {
 fn few_methods_of_the_whole_ring_are_seen_beyond_their_folders() {
     let found = seen_beyond_their_folders();
     assert!(
-        found.iter().any(|method| method == "ring/lock.rs: none") || !found.is_empty(),
-        "methods are found"
-    );
-    assert!(
         found.len() <= MOST,
         "{} methods of `Core` are seen beyond their folders, {MOST} may be: {found:#?}",
         found.len()

@@ -113,7 +113,7 @@ impl FileTable {
         if slot as usize >= self.table.len() { Err(Errno::EINVAL) } else { Ok(()) }
     }
 
-    /// Lets any slot be allocated.
+    /// Lets any slot be allocated. In a new table, none can be before this or [`Self::allocate_from`].
     pub fn allocate_anywhere(&mut self) {
         self.set_range(0..self.table.len());
     }
@@ -186,15 +186,15 @@ impl FileTable {
 const NONE: Fd = -1;
 
 /// A file that is to be settled.
-pub(super) struct Fresh {
-    pub(super) node: NodeIndex,
+struct Fresh {
+    node: NodeIndex,
     /// The status flags that the program has asked for, if the file was opened with `O_NONBLOCK` beside them.
     status: Option<u32>,
 }
 
 impl FileTable {
     /// Notes that the file in a slot is fresh. `status`: the status flags that it is to have, if it has `O_NONBLOCK` beside them.
-    pub(super) fn note_fresh(&mut self, slot: usize, status: Option<u32>) {
+    fn note_fresh(&mut self, slot: usize, status: Option<u32>) {
         if let Some((node, _)) = self.table.get(slot) {
             self.fresh.push(Fresh { node, status });
         }

@@ -136,6 +136,8 @@ impl Restrictions {
     }
 }
 
+/// The restrictions and filters that the process has registered without a ring, for the rings that it creates. Forked children inherit
+/// them with the memory of the process.
 static OF_PROCESS: Mutex<Option<Restrictions>> = Mutex::new(None);
 
 /// Returns the restrictions of a ring that the process creates.

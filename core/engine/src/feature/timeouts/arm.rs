@@ -37,7 +37,7 @@ impl Request {
 }
 
 impl Timeouts {
-    /// Returns the armed TIMEOUTs among these requests, in the order in which a cancellation finds them.
+    /// Returns the armed TIMEOUTs among `ids`, in the order in which a cancellation finds them.
     pub fn listed(&self, requests: &Slab, ids: &[RequestId]) -> Vec<RequestId> {
         let place = |id: RequestId| match &requests[id].data {
             OpData::Timeout(timeout) if self.is_armed(id, timeout) => Some((timeout.place, id)),

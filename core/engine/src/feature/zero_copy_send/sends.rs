@@ -385,7 +385,7 @@ impl Lent {
         found.filter(|&index| core.zero_copy_mut().channel(index).is_some_and(|channel| channel.is_open()))
     }
 
-    /// Notes that pages of a send are out, by one more system call.
+    /// Counts one more system call of a send whose pages are out.
     pub fn pages_out(&mut self, index: usize, notification: RequestId) {
         let core = self.core_mut();
         let data = &mut core[notification].data;

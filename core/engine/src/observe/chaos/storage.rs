@@ -176,8 +176,10 @@ struct Place {
 /// Ends this process, because the power is cut.
 fn end_process() -> ! {
     loop {
+        // SIGKILL to one thread ends all.
+        let arguments = [os::getpid() as usize, os::gettid() as usize, SIGKILL as usize, 0, 0, 0];
         // SAFETY: ends this process.
-        let _ = unsafe { os::call(nr::__NR_kill, [os::getpid() as usize, SIGKILL as usize, 0, 0, 0, 0]) };
+        let _ = unsafe { os::call(nr::__NR_tgkill, arguments) };
     }
 }
 
@@ -473,10 +475,10 @@ fn image_of_range(journal: &Journal, fd: Fd, (first, end): (u64, u64), size: u64
     let fill = |memory: NonNull<u8>| {
         let mut done = 0;
         while done < most {
-            let (place, offset) = (memory.as_ptr() as usize + done, start as usize + done);
+            let rest =
+                os::IoVector { base: (memory.as_ptr() as usize + done) as u64, length: (most - done) as u64 };
             // SAFETY: fills the rest of the image.
-            let read = unsafe { os::call(nr::__NR_pread64, [fd as usize, place, most - done, offset, 0, 0]) };
-            match read {
+            match unsafe { os::transfer(false, fd, &[rest], start + done as u64, 0) } {
                 Ok(read) if read > 0 => done += read,
                 Err(Errno::EINTR) => {}
                 _ => break,

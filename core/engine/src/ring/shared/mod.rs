@@ -193,7 +193,7 @@ impl Sharing {
         self.0.as_ref().map_or(0, |shared| shared.state().receive_queues)
     }
 
-    /// Counts a thread that goes to sleep for completions, or (-1) is back. `tail`: the CQ's.
+    /// Counts a thread that goes to sleep for completions, or (-1) is back. `tail`: the tail of the CQ.
     pub fn sleeps(&mut self, change: i32, tail: u32) {
         let kept_elsewhere = self.overflows_elsewhere();
         let Some(shared) = &mut self.0 else { return };

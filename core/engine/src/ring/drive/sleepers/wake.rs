@@ -12,7 +12,7 @@ impl Drive {
         self.sleepers.wake(Wake::Driver);
     }
 
-    /// Wakes the callers for which enough completions are there, if this number waits to be reaped.
+    /// Wakes the callers for which enough completions are there, if `ready` completions wait to be reaped.
     pub(in crate::ring) fn wake_sleepers(&mut self, ready: u32) {
         self.token.posted(ready, |wake| self.sleepers.wake(wake));
     }
