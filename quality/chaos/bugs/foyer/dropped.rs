@@ -47,7 +47,10 @@ impl Drop for Other {
     }
 }
 
-async fn read(store: &Store<u64, Vec<u8>, foyer_common::code::DefaultHasher, foyer_memory::CacheProperties>, key: u64) {
+async fn read(
+    store: &Store<u64, Vec<u8>, foyer_common::code::DefaultHasher, foyer_memory::CacheProperties>,
+    key: u64,
+) {
     match store.load(&key).await.expect("a read") {
         Load::Entry { value, .. } => assert!(value == vec![key as u8; BYTES], "other data"),
         Load::Piece { piece, .. } => assert!(piece.value() == &vec![key as u8; BYTES], "other data"),
@@ -84,5 +87,10 @@ async fn run() {
 }
 
 fn main() {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap().block_on(run());
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(run());
 }
