@@ -17,7 +17,7 @@
 //!   lost write beside a kept one is a reordering. Neither function does any I/O; the tests check them with random records.
 //! - **A loss is a fault** (`lost`, `torn`), and so is the moment (`cut-before`, `cut-after`): with ids that depend on the seed and on the
 //!   request only. So they are listed, recorded, replayed and shrunk as others are; an operation that is left out of the list is kept.
-//! - **The disk.** [`Record::read`] looks at the files once all processes are gone; [`apply`] writes the sectors, sizes and names. A
+//! - **The disk.** [`record::Record::read`] looks at the files once all processes are gone; [`apply`] writes the sectors, sizes and names. A
 //!   file whose contents the record does not explain was written by something else, too ([`strangers`]): it is named and left alone.
 //! - **The verdict** is the exit status of `--check COMMAND`, which restarts or verifies. It is compared with that of the run without
 //!   faults, after which nothing is lost. The command's input is what the program has printed: what it has told somebody must still be so.
