@@ -137,16 +137,16 @@ fn a_file_that_something_else_writes_is_left_alone() {
 #[test]
 fn mistakes_are_told() {
     let directory = Directory::new("mistakes");
-    for (options, status, part) in [
-        (&["--power-cut"][..], 2, "--check"),
-        (&["--check", "true"], 2, "--power-cut"),
-        (&["--power-cut", "--check", "true", "--crash-model", "fat"], 2, "ext4, xfs or posix"),
-        (&["--power-cut", "--check", "true", "--engine", "kernel"], 125, "only anyring's own engine"),
-        (&["--power-cut", "--check", "true", "--runs", "2", "--jobs", "2"], 125, "the same files"),
-        (&["--power-cut", "--check", "true", "--setup", "false"], 125, "the setup ended with exit status 1"),
+    for (options, part) in [
+        (&["--power-cut"][..], "--check"),
+        (&["--check", "true"], "--power-cut"),
+        (&["--power-cut", "--check", "true", "--crash-model", "fat"], "ext4, xfs or posix"),
+        (&["--power-cut", "--check", "true", "--engine", "kernel"], "only anyring's own engine"),
+        (&["--power-cut", "--check", "true", "--runs", "2", "--jobs", "2"], "the same files"),
+        (&["--power-cut", "--check", "true", "--setup", "false"], "the setup ended with exit status 1"),
     ] {
         let output = chaos(&directory, &[options, &["--", "true"]].concat());
-        assert_eq!(output.status.code(), Some(status), "{options:?}: {}", said(&output));
+        assert_eq!(output.status.code(), Some(125), "{options:?}: {}", said(&output));
         assert!(said(&output).contains(part), "{options:?}: {}", said(&output));
     }
 }
