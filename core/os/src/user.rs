@@ -109,7 +109,8 @@ pub fn announce(address: u64) {
 /// Returns how many bytes of a string from `address` on may be read at once: memory behind them may be unmapped or have
 /// another tag, and reading it by the processor would fault.
 pub fn string_piece(address: u64) -> usize {
-    let step = if copies_by_processor() { arch::STRING_STEP } else { arch::PAGE_SIZES[0] };
+    let page = arch::PAGE_SIZES[0];
+    let step = if arch::STRING_STEP == page || !copies_by_processor() { page } else { arch::STRING_STEP };
     step - (address as usize) % step
 }
 
@@ -207,6 +208,7 @@ pub fn write_bytes(address: u64, bytes: &[u8]) -> Result<(), Errno> {
 }
 
 /// A copy of a string of the program.
+#[derive(Default)]
 pub struct Path {
     /// The bytes with the terminating zero.
     bytes: Vec<u8>,
@@ -216,21 +218,12 @@ impl Path {
     /// Maximum length of a path with its terminating zero; the kernel's `PATH_MAX`.
     const MOST: usize = 4096;
 
-    /// Copies the path at `address`.
-    ///
-    /// # Errors
-    /// `ENOENT` if it is empty, `ENAMETOOLONG`, `EFAULT`.
-    pub fn read(address: u64) -> Result<Path, Errno> {
-        let path = Path::read_or_empty(address)?;
-        if path.is_empty() { Err(Errno::ENOENT) } else { Ok(path) }
-    }
-
-    /// Copies the path at `address`, which may be empty.
+    /// Copies the path at `address`, which may be empty, into the memory of this path, which is no longer needed.
     ///
     /// # Errors
     /// `ENAMETOOLONG`, `EFAULT`.
-    pub fn read_or_empty(address: u64) -> Result<Path, Errno> {
-        Path::read_up_to(address, Path::MOST)
+    pub fn reread(self, address: u64) -> Result<Path, Errno> {
+        self.reread_up_to(address, Path::MOST)
     }
 
     /// Returns the path without the terminating zero.
@@ -243,9 +236,14 @@ impl Path {
     /// # Errors
     /// `ENAMETOOLONG`, `EFAULT`.
     pub fn read_up_to(address: u64, most: usize) -> Result<Path, Errno> {
+        Path::default().reread_up_to(address, most)
+    }
+
+    fn reread_up_to(self, address: u64, most: usize) -> Result<Path, Errno> {
         // Short strings are copied in one piece if possible.
         const PIECE: usize = 128;
-        let mut bytes = Vec::new();
+        let Path { mut bytes } = self;
+        bytes.clear();
         loop {
             let at = address.wrapping_add(bytes.len() as u64);
             let length = PIECE.min(string_piece(at)).min(most - bytes.len());
@@ -253,6 +251,7 @@ impl Path {
                 return Err(Errno::ENAMETOOLONG);
             }
             let before = bytes.len();
+            bytes.try_reserve(PIECE).map_err(|_| Errno::ENOMEM)?;
             append(&mut bytes, at, length)?;
             if let Ok(end) = CStr::from_bytes_until_nul(&bytes[before..]) {
                 let length = before + end.to_bytes_with_nul().len();
@@ -270,6 +269,11 @@ impl Path {
     /// True if the path is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.len() <= 1
+    }
+
+    /// True if its memory is small enough to be kept for other paths.
+    pub fn is_short(&self) -> bool {
+        self.bytes.capacity() <= 256
     }
 
     /// Returns the address of the copy, for a system call.

@@ -69,14 +69,19 @@ pub unsafe fn forked() {
 
 /// True if the path from this directory may lead to a far file system. Costs no system call if none is
 /// mounted. Symbolic links are not followed, so a far target is not detected.
-#[inline]
 pub fn may_be_far(directory: Fd, path: &[u8]) -> bool {
+    are_any_far() && is_path_far(directory, path)
+}
+
+/// True if there is any far file system.
+#[inline]
+pub fn are_any_far() -> bool {
     let now = os::ticks();
     let believed = BELIEVED_US * os::ticks_per_us();
     if now.wrapping_sub(LOOKED.load(Relaxed)) > believed {
         look(now);
     }
-    ANY.load(Relaxed) && is_path_far(directory, path)
+    ANY.load(Relaxed)
 }
 
 #[cold]

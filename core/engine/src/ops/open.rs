@@ -20,7 +20,7 @@ use crate::feature::files::ALLOCATE;
 use crate::feature::restrictions::filters;
 use crate::observe::chaos;
 use crate::ops::paths;
-use crate::os::user::{self, Path};
+use crate::os::user;
 use crate::os::{self, Fd, nr};
 use crate::request::data::{OpData, Open};
 use crate::request::field::{Field, Unused};
@@ -168,11 +168,11 @@ fn read_how(address: u64, size: usize) -> Result<open_how, Errno> {
 }
 
 fn prep_open(cx: &mut Attempt<'_>, how: open_how, strict: bool) -> Result<(), Errno> {
-    let request = cx.request_mut();
-    if request.flags.has(Flags::FIXED_FILE) {
+    if cx.flags.has(Flags::FIXED_FILE) {
         return Err(Errno::EBADF);
     }
-    let path = Path::read(request.sqe.addr)?;
+    let path = cx.read_path(cx.sqe.addr, false)?;
+    let request = cx.request_mut();
     if request.sqe.file_index != 0 && how.flags & u64::from(O_CLOEXEC) != 0 {
         return Err(Errno::EINVAL);
     }

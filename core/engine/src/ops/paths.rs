@@ -133,7 +133,7 @@ fn check(cx: &Attempt<'_>) -> Result<(), Errno> {
 
 fn prep_one(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     check(cx)?;
-    let path = Path::read(cx.sqe.addr)?;
+    let path = cx.read_path(cx.sqe.addr, false)?;
     cx.data = OpData::Path(path);
     Ok(())
 }
@@ -141,8 +141,8 @@ fn prep_one(cx: &mut Attempt<'_>) -> Result<(), Errno> {
 fn prep_two(cx: &mut Attempt<'_>, may_be_empty: bool) -> Result<(), Errno> {
     check(cx)?;
     let sqe = cx.sqe;
-    let first = if may_be_empty { Path::read_or_empty(sqe.addr) } else { Path::read(sqe.addr) }?;
-    let second = Path::read(sqe.off)?;
+    let first = cx.read_path(sqe.addr, may_be_empty)?;
+    let second = cx.read_path(sqe.off, false)?;
     cx.data = OpData::TwoPaths(first, second);
     Ok(())
 }
@@ -157,19 +157,18 @@ fn prep_unlinkat(cx: &mut Attempt<'_>) -> Result<(), Errno> {
 
 fn prep_statx(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     check(cx)?;
-    let sqe = cx.sqe;
-    let may_be_empty = sqe.op_flags & AT_EMPTY_PATH != 0;
-    let path = match sqe.addr {
-        address if may_be_empty => Path::read_or_empty(address)?,
-        address => Path::read(address)?,
-    };
-    user::announce(sqe.off);
+    let may_be_empty = cx.sqe.op_flags & AT_EMPTY_PATH != 0;
+    let path = cx.read_path(cx.sqe.addr, may_be_empty)?;
+    user::announce(cx.sqe.off);
     cx.data = OpData::Path(path);
     Ok(())
 }
 
 /// Leaves the attempt to another thread than the submitter if a file system may take very long to answer.
 fn issue(cx: &mut Attempt<'_>) -> Outcome {
+    if !mounts::are_any_far() {
+        return Outcome::Block;
+    }
     let request = cx.request();
     let (first, second) = (request.sqe.fd, request.sqe.len as i32);
     match &request.data {

@@ -110,9 +110,9 @@ fn with_path(cx: &mut Attempt<'_>, prep: Prep) -> Result<(), Errno> {
         return Err(Errno::EBADF);
     }
     prep(cx)?;
-    let request = cx.request_mut();
-    if let Some(xattr) = request.data.as_own_mut::<Xattr>() {
-        xattr.path = Some(Path::read(request.sqe.addr3)?);
+    let path = cx.read_path(cx.sqe.addr3, false)?;
+    if let Some(xattr) = cx.data.as_own_mut::<Xattr>() {
+        xattr.path = Some(path);
     }
     Ok(())
 }

@@ -59,7 +59,7 @@ impl Core {
     }
 
     /// Ends a request whose CQE is posted: releases its file, continues its chain and posts its notification.
-    #[inline]
+    #[inline(always)]
     fn end_request(&mut self, id: RequestId, holds: bool) {
         let request = &self[id];
         let linked = request.link.is_some() || request.partner.is_some();

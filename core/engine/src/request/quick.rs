@@ -23,9 +23,14 @@ impl Core {
         let first = self.queues().memory.first_word(index);
         let [opcode, flags, ..] = first.to_ne_bytes();
         let row = self.named_row(opcode);
-        let Some(quick) = &row.quick else { return false };
         let flags = Flags::of_sqe(flags);
         if flags.has_other_than(Flags::FIXED_FILE.with(Flags::LINK)) || !self.is_at_ease() {
+            return false;
+        }
+        let Some(quick) = &row.quick else {
+            return !flags.has(Flags::LINK) && !row.caps.has(Caps::WIDE) && self.submit_alone(index, first);
+        };
+        if self.work().closes_any() {
             return false;
         }
         let sqe = self.queues().memory.sqe(index);
@@ -45,11 +50,33 @@ impl Core {
         match (quick.attempt)(self.lend(), &sqe, fd) {
             Tried::Nothing => false,
             Tried::Done(result, flags) => {
-                self.tell_at_once(row, sqe.user_data, result, flags);
+                self.tell(row, sqe.user_data, result, flags);
                 true
             }
             tried => self.go_on_as_request(&sqe, row, quick, tried, None),
         }
+    }
+
+    /// Submits the SQE at `index`, whose first word is `first`, as a request that has to respect no other one. False if the ordinary way is
+    /// needed.
+    #[inline(always)]
+    fn submit_alone(&mut self, index: u32, first: u64) -> bool {
+        let Some(id) = self.insert_prepared(index, first) else { return false };
+        self.issue(id);
+        true
+    }
+
+    /// Makes and prepares a request for the SQE at `index`. `None` if that fails, or if the SQE's first word is not `first` any more: the
+    /// program may have changed it since it was checked.
+    #[inline(always)]
+    fn insert_prepared(&mut self, index: u32, first: u64) -> Option<RequestId> {
+        self.list_announced();
+        let id = self.insert_request(index).ok()?;
+        if self[id].sqe.first_word() == first && self.initialise(id).is_ok() {
+            return Some(id);
+        }
+        self.requests_mut().remove(id);
+        None
     }
 
     /// Submits the head of a chain by its SQE. The request linked behind it is prepared first, as on the ordinary way.
@@ -80,21 +107,14 @@ impl Core {
     /// Makes and prepares a request for the next SQE of this submission, if it is ordinary and the last of its chain.
     fn prepare_last(&mut self) -> Option<RequestId> {
         let index = self.queues().sq.next(&self.queues().memory)?;
-        let [opcode, flags, ..] = self.queues().memory.first_word(index).to_ne_bytes();
+        let first = self.queues().memory.first_word(index);
+        let [opcode, flags, ..] = first.to_ne_bytes();
         // LINK_TIMEOUT needs a request to watch.
         let caps = self.named_row(opcode).caps;
         if flags != 0 || !caps.has(Caps::FILE.with(Caps::AT_ONCE)) || caps.has(Caps::WIDE) {
             return None;
         }
-        self.list_announced();
-        let id = self.insert_request(index).ok()?;
-        let sqe = &self[id].sqe;
-        // The program may have changed the SQE since the check.
-        if (sqe.opcode, sqe.flags) == (opcode, flags) && self.initialise(id).is_ok() {
-            return Some(id);
-        }
-        self.requests_mut().remove(id);
-        None
+        self.insert_prepared(index, first)
     }
 
     /// True if the ring is in no state that a new request would have to respect.
@@ -103,7 +123,6 @@ impl Core {
         self.order().assembly.head().is_none()
             && self.order().drain.is_idle()
             && self.order().train.is_empty()
-            && !self.work().closes_any()
     }
 
     /// True if no request of a submission has to be checked for what holds for the whole ring.
@@ -112,13 +131,8 @@ impl Core {
         !self.resources().restrictions.are_there() && !self.is(IORING_SETUP_IOPOLL)
     }
 
-    #[inline(never)]
-    fn tell(&mut self, op: &Op, user_data: u64, result: i32, flags: u32) {
-        self.tell_at_once(op, user_data, result, flags);
-    }
-
     #[inline(always)]
-    fn tell_at_once(&mut self, op: &Op, user_data: u64, result: i32, flags: u32) {
+    fn tell(&mut self, op: &Op, user_data: u64, result: i32, flags: u32) {
         coverage::seen(op.code, result);
         self.post(Cqe { user_data, res: result, flags, ..Cqe::default() });
     }

@@ -4,10 +4,11 @@
 use alloc::vec::Vec;
 
 use crate::abi::{Errno, Sqe};
+use crate::os::user::Path;
 use crate::os::{self, Fd};
 use crate::process::credentials::Whose;
 use crate::request::by_file::{ByFile, Look};
-use crate::request::data::OpData;
+use crate::request::data::{OpData, Open};
 use crate::request::index::Index;
 use crate::request::op::Op;
 use crate::request::{FileHold, Flags, Phase, Request, RequestId};
@@ -15,11 +16,16 @@ use crate::request::{FileHold, Flags, Phase, Request, RequestId};
 /// Maximum number of live requests in one ring; the kernel's limit is memory.
 const MAX_REQUESTS: usize = 1 << 20;
 
+/// Maximum number of paths whose memory is kept.
+const MOST_PATHS: usize = 64;
+
 /// A ring's requests.
 #[derive(Default)]
 pub struct Slab {
     slots: Vec<Request>,
     free: Vec<u32>,
+    /// Paths of ended requests, whose memory the next paths take.
+    paths: Vec<Path>,
     /// The identity of the submitting thread, or 0: the [`Request::thread`] of new requests.
     thread: usize,
     /// Number of notifications that have no slot, but count as live requests.
@@ -123,6 +129,7 @@ impl Slab {
     }
 
     /// Ends a request, whose file and buffer must be released already.
+    #[inline(always)]
     pub fn remove(&mut self, id: RequestId) {
         let request = &mut self.slots[id.index as usize];
         debug_assert!(request.live && request.generation == id.generation, "removed once");
@@ -133,11 +140,30 @@ impl Slab {
             debug_assert!(request.is_clean(), "there was nothing to be kept of it");
         } else {
             request.clean();
+            if !matches!(request.data, OpData::None) {
+                self.free_data(id.index);
+            }
         }
         self.free.push(id.index);
         if self.indexed {
             self.index_ended(id.index);
         }
+    }
+
+    #[inline(never)]
+    fn free_data(&mut self, index: u32) {
+        if let OpData::Path(path) | OpData::Open(Open { path, .. }) =
+            core::mem::take(&mut self.slots[index as usize].data)
+            && self.paths.len() < MOST_PATHS
+            && path.is_short()
+        {
+            self.paths.push(path);
+        }
+    }
+
+    /// Returns a path that is no longer needed, for its memory.
+    pub fn take_path(&mut self) -> Path {
+        self.paths.pop().unwrap_or_default()
     }
 
     /// Changes a request's user data.
@@ -232,9 +258,6 @@ impl Request {
         self.partner = None;
         self.notification = None;
         self.big_cqe = [0; 2];
-        if !matches!(self.data, OpData::None) {
-            self.data = OpData::None;
-        }
     }
 
     fn is_clean(&self) -> bool {

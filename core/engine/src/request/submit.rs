@@ -202,6 +202,7 @@ impl Core {
     }
 
     /// Makes the checks that all operations share, then the operation's own.
+    #[inline(always)]
     pub(super) fn initialise(&mut self, id: RequestId) -> Result<(), Errno> {
         let Request { op, sqe: Sqe { flags, ioprio, personality, .. }, .. } = self[id];
         if op.is_unknown() {
@@ -232,7 +233,7 @@ impl Core {
     }
 
     /// Makes the operation's own checks.
-    #[inline]
+    #[inline(always)]
     pub(super) fn prep(&mut self, id: RequestId) -> Result<(), Errno> {
         let op = self[id].op;
         let prepared = version::admit(&mut self[id].sqe).and_then(|()| match op.refuses(&self[id].sqe) {
@@ -335,7 +336,7 @@ impl Core {
     }
 
     /// Makes one attempt that does not block, and acts on its outcome.
-    #[inline]
+    #[inline(always)]
     pub fn issue(&mut self, id: RequestId) {
         if self.is_foreign(id) {
             return self.send_home(id, work::Step::Issue);
@@ -344,7 +345,7 @@ impl Core {
     }
 
     /// Issues a request whose credentials the calling thread has.
-    #[inline]
+    #[inline(always)]
     fn issue_here(&mut self, id: RequestId) {
         let op = self[id].op;
         if op.caps.has(Caps::FILE) {
@@ -378,11 +379,20 @@ impl Core {
     }
 
     /// Acts on the outcome of an attempt.
-    #[inline]
+    #[inline(always)]
     pub fn settle(&mut self, id: RequestId, outcome: Outcome) {
         match outcome {
+            Outcome::Complete(result @ 0..) => self.complete(id, result),
+            Outcome::Block if !self[id].flags.has(Flags::CANCELED) => self.block(id, false),
+            outcome => self.settle_other(id, outcome),
+        }
+    }
+
+    /// Acts on the outcome of an attempt that has failed, or has to go on.
+    fn settle_other(&mut self, id: RequestId, outcome: Outcome) {
+        match outcome {
             Outcome::Complete(result) => {
-                let result = if result < 0 { self.file_comes_first(id, result) } else { result };
+                let result = self.file_comes_first(id, result);
                 let request = &mut self[id];
                 if request.op.caps.has(Caps::SPARES_LINKS) && !had_no_file(request, result) {
                     request.flags.set(Flags::NEVER_FAILS);

@@ -6,6 +6,7 @@ use core::ops::{Deref, DerefMut};
 use crate::abi::Errno;
 use crate::feature::provided_buffers::BufferGroups;
 use crate::os::Fd;
+use crate::os::user::Path;
 use crate::request::op::Op;
 use crate::request::{Request, RequestId};
 use crate::ring::drive::readiness::Known;
@@ -84,6 +85,15 @@ impl Attempt<'_> {
     pub fn before_it(&mut self) -> Option<&mut Request> {
         let last = self.ring.core.order.assembly.last()?;
         Some(&mut self.ring.core.requests[last])
+    }
+
+    /// Copies the path at `address` of the program, into memory that earlier paths had; `may_be_empty`: an empty path is no error.
+    ///
+    /// # Errors
+    /// `ENOENT` if it is empty, `ENAMETOOLONG`, `EFAULT`.
+    pub fn read_path(&mut self, address: u64, may_be_empty: bool) -> Result<Path, Errno> {
+        let path = self.ring.core.requests.take_path().reread(address)?;
+        if path.is_empty() && !may_be_empty { Err(Errno::ENOENT) } else { Ok(path) }
     }
 
     /// Stops the request's timer. Returns false if none runs.

@@ -79,6 +79,7 @@ impl WorkQueue {
     }
 
     /// Counts blocking work on the file that the program names by `fd`.
+    #[inline]
     pub(super) fn begins(&mut self, fd: Fd) {
         self.on_files.add(fd);
     }
@@ -91,6 +92,7 @@ impl WorkQueue {
     }
 
     /// Removes work from the counts, because it is done or was taken back.
+    #[inline]
     pub(super) fn ends(&mut self, work: &Work) {
         self.on_files.remove(work.named);
         if work.handed_over {

@@ -43,17 +43,18 @@ impl Owner for Ring {
 }
 
 impl Work {
-    /// Makes the work of a request that is to block.
+    /// Makes the work of a request that is to block. Inlined, so that it is written where it stays.
+    #[inline(always)]
     pub fn new(core: &mut Core, id: RequestId, long: bool) -> Work {
         let (ring, serial) = (core.ring(), core.serial());
         let lends = core.work().lends();
-        let named = named(&core[id]);
-        core.work_mut().begins(named);
-        let row = core.row(id);
         let request = &mut core[id];
+        let (op, named) = (request.op, named(request));
         // The kernel would do a transfer with the credentials of the thread that submits it.
         let transfers = request.flags.has(Flags::DIRECT) && request.whose == Whose::Common;
         request.flags.clear(Flags::HANDED_OVER.with(Flags::DIRECT).with(Flags::AT_DEVICE));
+        let row = core.row_of(op);
+        core.work_mut().begins(named);
         let direct = if transfers { core.direct_command(id) } else { None };
         let request = &mut core[id];
         let fd = request.file.fd();
@@ -160,15 +161,17 @@ impl Core {
         }
         let Some(request) = self.requests_mut().get_mut(work.id) else { return };
         debug_assert!(request.phase == Phase::Working, "work is done once");
-        request.data = core::mem::take(&mut work.data);
+        // Both are moved, and neither is dropped: the request has none.
+        core::mem::swap(&mut request.data, &mut work.data);
         request.phase = Phase::Prepared;
-        if !request.op.caps.has(Caps::AT_ONCE) {
+        let op = request.op;
+        if !op.caps.has(Caps::AT_ONCE) {
             request.flags.set(Flags::THREADED);
         }
         if request.flags.has(Flags::TRACED) {
             self.trace_step(work.id, work.by, work.thread);
         }
-        let finish = self.row(work.id).finish;
+        let finish = self.row_of(op).finish;
         let mut outcome = finish(&mut self.attempt(work.id), work.result);
         if self.life().is_closing() && !matches!(outcome, Outcome::Complete(_)) {
             // The request may have begun to wait for its file, which is released now.
@@ -461,6 +464,9 @@ impl Core {
         let is_by = |&id: &RequestId| {
             self.requests().get(id).is_some_and(|request| request.file == FileHold::Plain(fd))
         };
+        if !self.work().in_flight.is_any() && self.aio().in_flight() == 0 {
+            return;
+        }
         let by_descriptor: Vec<RequestId> =
             self.work().in_flight.ids().chain(self.aio().ids()).filter(is_by).collect();
         for id in by_descriptor {

@@ -131,7 +131,7 @@ impl PlainCall {
         let journal = journal()?;
         let serial = PLAIN_CALLS.fetch_add(1, Ordering::Relaxed) + 1;
         let [first, second] = self.paths.map(|(directory, address)| {
-            let path = if address == 0 { Ok(Path::empty()) } else { Path::read_or_empty(address as u64) };
+            let path = if address == 0 { Ok(Path::empty()) } else { Path::empty().reread(address as u64) };
             (directory, path.unwrap_or(Path::empty()))
         });
         let asked = Asked {
