@@ -21,7 +21,7 @@ use page::{Count, Page, Row};
 /// Arguments of the command.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Args {
-    /// Write the page instead of comparing with it.
+    /// Write the page instead of comparing with it. With `--row`, the other rows stay.
     #[arg(long)]
     write: bool,
     /// The page.
@@ -65,14 +65,15 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let scratch = std::env::temp_dir();
     let context = Context::new(args.tools.clone(), &scratch, WINDOW, false, false)?;
-    let known = if args.write { Page::default() } else { Page::read(&args.page)? };
+    let writes_all = args.write && args.row.is_empty();
+    let known = if writes_all { Page::default() } else { Page::read(&args.page)? };
     let mut counting = Counting { args, context: &context, known: &known, counts: Vec::new() };
     counting.benchmarks()?;
     counting.starts()?;
     instructions::count(&mut counting)?;
     let counts = counting.counts;
     match args.write {
-        true => Page { counts }.write(&args.page),
+        true => known.with(counts).write(&args.page),
         false => known.compare(&counts, &args.row),
     }
 }

@@ -93,6 +93,17 @@ impl Page {
         std::fs::write(path, text).doing(|| format!("writing {}", path.display()))
     }
 
+    /// Returns the page with these counts in place of its own; counts without a row there come at its end.
+    pub fn with(mut self, counts: Vec<Count>) -> Self {
+        for count in counts {
+            match self.counts.iter_mut().find(|known| known.row == count.row) {
+                Some(known) => *known = count,
+                None => self.counts.push(count),
+            }
+        }
+        self
+    }
+
     /// Returns the highest count that a row may have.
     pub fn bound(&self, row: &Row) -> Option<f64> {
         let (factor, more) = if row.counts_instructions() { MORE_INSTRUCTIONS } else { MORE_CALLS };
@@ -157,5 +168,13 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert_eq!(read.counts.len(), 2);
         assert!(read.compare(&written.counts, "").is_ok());
+    }
+
+    #[test]
+    fn counts_of_some_rows_leave_the_others() {
+        let page =
+            page(&[("anyring", 1.25), ("kernel", 2.0)]).with(page(&[("kernel", 3.0), ("new", 4.0)]).counts);
+        let values: Vec<f64> = page.counts.iter().map(|count| count.value).collect();
+        assert_eq!(values, [1.25, 3.0, 4.0]);
     }
 }

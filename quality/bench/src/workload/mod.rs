@@ -12,6 +12,7 @@ pub mod idle;
 pub mod linked;
 pub mod meta;
 pub mod nop;
+pub mod operation;
 mod provided;
 pub mod ring;
 pub mod send;
@@ -120,6 +121,8 @@ pub enum Workload {
     Nop(nop::Args),
     /// Open, statx and close of cached files.
     Meta(meta::Args),
+    /// One operation, repeated.
+    Operation(operation::Args),
     /// The server of many short connections.
     AcceptServer(accept::ServerArgs),
     /// The clients of the server of many short connections.
@@ -162,6 +165,7 @@ impl Workload {
         let report = match self {
             Self::Nop(args) => nop::run(args)?,
             Self::Meta(args) => meta::run(args)?,
+            Self::Operation(args) => operation::run(args)?,
             Self::AcceptServer(args) => return accept::serve(args),
             Self::AcceptClient(args) => accept::drive(args)?,
             Self::EchoServer(args) => return echo::serve(args),
