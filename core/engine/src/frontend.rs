@@ -130,7 +130,7 @@ pub fn operation_counts() -> Option<&'static Counts> {
     trace::counts::get()
 }
 
-/// Tells the host's [checker](Host::checker) of requests on rings created from now on.
+/// Tells the host's [checker](crate::os::host::Host::checker) of requests on rings created from now on.
 pub fn tell_checker() {
     trace::watch();
 }
