@@ -464,7 +464,7 @@ impl Core {
         let is_by = |&id: &RequestId| {
             self.requests().get(id).is_some_and(|request| request.file == FileHold::Plain(fd))
         };
-        if !self.work().in_flight.is_any() && self.aio().in_flight() == 0 {
+        if self.work().in_flight.ids().next().is_none() && self.aio().in_flight() == 0 {
             return;
         }
         let by_descriptor: Vec<RequestId> =
