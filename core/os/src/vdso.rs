@@ -1,8 +1,8 @@
 //! Calls `clock_gettime(2)` without a system call, by the function in the kernel's vDSO.
 //!
-//! The function is looked up by the first thread of the engine that asks for the time again and again, in the ELF image whose address
-//! is in the auxiliary vector: a ring without such a thread does not pay for that. Until then, and if the function is not found, the
-//! system call is made.
+//! The function is looked up before the first thread of the engine is started that asks for the time again and again, in the ELF
+//! image whose address is in the auxiliary vector: a ring without such a thread does not pay for that. Until then, and if the function is
+//! not found, the system call is made.
 
 use core::ffi::CStr;
 use core::mem::size_of;

@@ -66,7 +66,6 @@ pub extern "C" fn run(term: *mut c_void) {
         (reactor.epoll.unwrap_or(-1), reactor.credentials)
     };
     threads::begin(own);
-    os::vdso::find_clock();
     put_all(epoll);
     loop {
         // Acquire pairs with the release in `recruit`.

@@ -46,6 +46,7 @@ pub fn start(core: &mut Core, idle_ms: u32, cpu: Option<u32>) -> Result<(), Errn
 
 /// Clones the thread, with the credentials of the calling thread.
 fn launch(core: &mut Core) -> Result<(), Errno> {
+    os::vdso::find_clock();
     core.drive.sq_thread.credentials = Some(credentials::acting());
     let ring = core::ptr::from_ref(core.identity.ring).cast_mut().cast::<c_void>();
     threads::spawn(c"iou-sqp", run, ring)
@@ -83,7 +84,6 @@ extern "C" fn run(ring: *mut c_void) {
     threads::begin(
         guard.as_ref().and_then(|core| core.drive.sq_thread.credentials).unwrap_or_else(credentials::common),
     );
-    os::vdso::find_clock();
     serve_ring(guard);
 }
 
