@@ -1,8 +1,8 @@
 //! Calls `clock_gettime(2)` without a system call, by the function in the kernel's vDSO.
 //!
-//! The function is looked up before the first thread of the engine is started that asks for the time again and again, in the ELF
-//! image whose address is in the auxiliary vector: a ring without such a thread does not pay for that. Until then, and if the function is
-//! not found, the system call is made.
+//! The function is looked up when tracing begins, in the ELF image whose address is in the auxiliary vector. Until then, and if it is
+//! not found, the system call is made. A ring without a trace does not look for it: that opens a file, for which a filter of the program
+//! may kill.
 
 use core::ffi::CStr;
 use core::mem::size_of;

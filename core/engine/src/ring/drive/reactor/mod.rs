@@ -240,8 +240,6 @@ impl Reactor {
 
     fn launch(&mut self) -> bool {
         let Some(entry) = self.entry.filter(|_| self.make_descriptors()) else { return false };
-        // Here, since the thread would take a low number of the program's for a moment that no call of the program explains.
-        os::vdso::find_clock();
         self.term += 1;
         self.launched = self.term;
         self.credentials = credentials::acting();

@@ -46,7 +46,6 @@ pub fn start(core: &mut Core, idle_ms: u32, cpu: Option<u32>) -> Result<(), Errn
 
 /// Clones the thread, with the credentials of the calling thread.
 fn launch(core: &mut Core) -> Result<(), Errno> {
-    os::vdso::find_clock();
     core.drive.sq_thread.credentials = Some(credentials::acting());
     let ring = core::ptr::from_ref(core.identity.ring).cast_mut().cast::<c_void>();
     threads::spawn(c"iou-sqp", run, ring)
