@@ -140,7 +140,6 @@ planted! {
     data_that_are_overwritten_in_flight: "overwritten", "ordinary", "late";
     reads_of_files_that_enter_refuses: "refused", "enter-eagain", "enter-eagain";
     reads_of_files_whose_completions_enter_wants_reaped: "refused", "enter-ebusy", "enter-ebusy";
-    waits_for_reads_of_files_that_are_interrupted: "refused", "enter-eintr", "enter-eintr";
     chains_that_are_torn: "torn-chain", "ordinary,torn-chain", "torn-chain";
 }
 
