@@ -138,8 +138,6 @@ planted! {
     memory_that_is_reused_in_flight: "reused", "ordinary", "late";
     memory_that_is_looked_at_in_flight: "looked-at", "ordinary", "late";
     data_that_are_overwritten_in_flight: "overwritten", "ordinary", "late";
-    reads_of_files_that_enter_refuses: "refused", "enter-eagain", "enter-eagain";
-    reads_of_files_whose_completions_enter_wants_reaped: "refused", "enter-ebusy", "enter-ebusy";
     chains_that_are_torn: "torn-chain", "ordinary,torn-chain", "torn-chain";
 }
 
