@@ -174,11 +174,11 @@ pub struct Ended {
 /// A deed in the journal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deed {
-    /// When the operation began.
+    /// The time at which the operation began.
     pub began_at: u64,
     /// The facts that were known then.
     pub began: Began,
-    /// When the operation ended, and what was known then; `None` if it had not ended when the power was cut.
+    /// The time at which the operation ended, and the facts that were known then; `None` if it had not ended when the power was cut.
     pub ended: Option<(u64, Ended)>,
 }
 

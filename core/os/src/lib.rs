@@ -46,8 +46,8 @@ pub use calls::*;
 pub use linux_raw_sys::general as nr;
 pub use pages::{max_transfer_bytes, page_bytes};
 pub use proc::{
-    fd_path, is_in_proc, mappings, mounts, number_in_proc, own_descriptors, own_threads, target_of,
-    thread_status,
+    fd_path, fd_path_of, is_in_proc, mappings, mounts, number_in_proc, own_descriptors, own_threads,
+    target_of, thread_status,
 };
 pub use same_file::{order_of_files, same_file};
 pub use signals::*;

@@ -26,6 +26,12 @@ pub fn fd_path(fd: Fd) -> PathBuffer {
     numbered(b"/proc/self/fd/", fd, b"")
 }
 
+/// Returns `/proc/PROCESS/fd/N`.
+pub fn fd_path_of(process: u32, fd: Fd) -> PathBuffer {
+    let directory = numbered(b"/proc/", process as i32, b"/fd/");
+    numbered(directory.to_bytes(), fd, b"")
+}
+
 fn numbered(prefix: &[u8], number: i32, suffix: &[u8]) -> PathBuffer {
     let mut digits = [0u8; 10];
     let (mut rest, mut first) = (number.max(0) as u32, digits.len());

@@ -30,7 +30,8 @@ pub unsafe fn answer(environment: *const *const c_char, ours: bool) {
     sys::exit_group(if ours { process::LOADED } else { 1 });
 }
 
-/// Answers the question about closes, if that was asked, when call sites are patched; the log names the code because of which some may not be seen.
+/// Answers the question about closes, if that was asked, when call sites are patched. If some closes may not be seen, the log names the
+/// code that may make them.
 ///
 /// # Safety
 /// As for [`answer`].

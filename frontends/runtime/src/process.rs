@@ -444,8 +444,8 @@ pub extern "C" fn end() {
     log::debug!("{} other calls trapped", calls::OTHER_TRAPS.load(Ordering::Relaxed));
 }
 
-/// How waits are checked for closes that nobody has reported: late, because all are said to be seen; or at ticks, because some may not be seen. Unknown,
-/// and at ticks, until the program's code has been looked through.
+/// The way in which waits are checked for closes that nobody has reported: late, if all closes are said to be seen; at ticks, if some may
+/// not be. Until the program's code has been looked through, that is unknown, and waits are checked at ticks.
 fn closes() -> &'static str {
     match frontend::are_closes_seen() {
         Some(true) => "late",

@@ -248,7 +248,7 @@ pub unsafe fn set_action(signal: usize, new: Option<&Action>, old: Option<&mut A
         // SAFETY: the caller's promise.
         return unsafe { set_kernel_action(signal, new, old) };
     }
-    // Nothing is unblocked: what a thread without a note wants blocked, its mask tells.
+    // Nothing is unblocked: of a thread that has just begun there is no note yet of what it wants blocked, and its mask alone keeps that.
     let mask = sys::block_signals(ASYNCHRONOUS);
     while LOCK.swap(true, Ordering::Acquire) {
         core::hint::spin_loop();

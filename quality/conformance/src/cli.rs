@@ -160,7 +160,7 @@ impl Engine {
     }
 }
 
-/// How tests are linked.
+/// The way in which tests are linked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Build {
     /// With the C library, as liburing's Makefile does it.

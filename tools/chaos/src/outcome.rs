@@ -51,7 +51,7 @@ pub struct Outcome {
     pub stderr: Vec<u8>,
     /// Harm to memory of the requests in flight.
     pub harms: Harms,
-    /// How the program ended, if the end is that of the check after a power cut, and the program ended by itself.
+    /// The end of the program, if it ended before the power was cut; the end above is then that of the check.
     pub program: Option<End>,
 }
 

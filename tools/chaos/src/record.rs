@@ -32,7 +32,7 @@ pub struct Record {
     pub delay_ns: Option<u64>,
     /// The program and its arguments.
     pub program: Vec<String>,
-    /// How the power is cut, if it is.
+    /// The way in which the power is cut, if it is.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub power_cut: Option<RecordedPower>,
     /// The failure in words, if the run failed.
@@ -42,11 +42,11 @@ pub struct Record {
     pub injected: Vec<RecordedFault>,
 }
 
-/// How the power is cut, in a [`Record`].
+/// The way in which the power is cut, in a [`Record`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedPower {
-    /// The name of what is guaranteed.
+    /// The name of the crash model.
     pub model: String,
     /// The command that prepares each run.
     #[serde(skip_serializing_if = "Option::is_none", default)]

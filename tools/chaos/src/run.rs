@@ -13,7 +13,7 @@ pub struct Runner<'a> {
     pub launch: Launch,
     /// When this is true, runs end and no further run begins.
     pub interrupted: &'a AtomicBool,
-    /// How the power of each run is cut, if it is.
+    /// The way in which the power of each run is cut, if it is.
     pub power: Option<Arc<Power>>,
 }
 

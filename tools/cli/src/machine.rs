@@ -381,8 +381,8 @@ pub struct Closes {
     pub unseen_in: Option<String>,
 }
 
-/// Loads a dynamic program and its libraries with the library, and finds out whether all closes are seen; `None` if the program does not get that far. Its
-/// `main` is not reached, but its libraries begin.
+/// Loads a dynamic program and its libraries with the preload library, and finds out whether all closes are seen; `None` if the program
+/// does not get that far. Its `main` is not reached, but the constructors of its libraries run.
 pub fn closes(library: &Path, program: &Path) -> Option<Closes> {
     let output = start_with(library, program, CLOSES).ok()?;
     let are_seen = output.status.code() == Some(process::SEES_CLOSES);

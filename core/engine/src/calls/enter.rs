@@ -94,7 +94,7 @@ pub fn enter_changed(
     let Some(core) = guard.as_mut() else { return Err(Errno::EBADF) };
     let call = &change(core)?;
     core.life_mut().call();
-    if core.shared().is_some() {
+    if core.shared().has_page() {
         core.unshare_if_alone();
         core.join();
     }

@@ -62,7 +62,7 @@ impl Core {
     fn begin_submission(&mut self, count: u32, does_work: bool) {
         let tail = self.queues().cq.tail();
         self.time_mut().timeouts.begin_batch(tail);
-        let may_lend = does_work && self.shared().is_none();
+        let may_lend = does_work && !self.shared().has_page();
         self.work_mut().begin_submission(may_lend);
         self.queues_mut().sq.begin(count);
     }

@@ -56,7 +56,7 @@ impl CoreGuard<'_> {
 
     #[cold]
     fn left(&mut self, page: &'static Page) {
-        let in_use = self.core.as_mut().filter(|core| core.shared.is_some());
+        let in_use = self.core.as_mut().filter(|core| core.shared.has_page());
         if let Some(core) = in_use {
             core.leave_page();
             page.unlock();

@@ -80,8 +80,8 @@ unsafe fn ring_call(slot: &Slot, number: usize, a: [usize; 6]) -> isize {
     result
 }
 
-/// Executes another program. It gets the signal mask of the calling thread, so no signal may have been kept out: then the program makes the call, when
-/// it has had the signal.
+/// Executes another program. The new program gets the signal mask of the calling thread, so no signal may have been kept out meanwhile. If
+/// one was, the answer is `None`: the program makes the call itself, once it has had the signal.
 ///
 /// # Safety
 /// As for the call.
@@ -126,7 +126,8 @@ unsafe fn among_rings(slot: &Slot, number: usize, a: [usize; 6]) -> Option<isize
 
 /// `rt_sigprocmask(2)`: the mask is in force when the thread has left.
 fn change_mask(slot: &Slot, a: [usize; 6]) -> isize {
-    // A thread that has just begun has no note of what it wants blocked: its mask tells that of a signal that comes now, so nothing is unblocked.
+    // Nothing is unblocked: of a thread that has just begun there is no note yet of what it wants blocked, and its mask alone keeps a signal
+    // that comes now.
     let mask = sys::block_signals(sys::ASYNCHRONOUS);
     slot.interrupted.set(true);
     // Otherwise a signal was kept out, and is blocked.

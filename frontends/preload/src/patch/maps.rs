@@ -109,8 +109,8 @@ pub fn for_each_code(mut each: impl FnMut(&Mapping, &[u8]) -> bool) {
     });
 }
 
-/// Calls `each` with every executable mapping of a file, its access, its file's name, and the kernel's line about it, which differs if another
-/// mapping is at the same place. Returns true if no line was missed.
+/// Calls `each` with every executable mapping of a file, its access, its file's name, and the kernel's line about it, which differs if
+/// another mapping is at the same place. Returns true if no line was missed.
 pub fn for_each_executable(mut each: impl FnMut(&Mapping, &[u8], &[u8], &[u8])) -> bool {
     for_each_line(c"/proc/self/maps", |line| {
         if let Some((mapping, access, name)) = parse(line).filter(|(_, access, _)| access.contains(&b'x')) {

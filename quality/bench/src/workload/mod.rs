@@ -121,7 +121,7 @@ pub enum Workload {
     Nop(nop::Args),
     /// Open, statx and close of cached files.
     Meta(meta::Args),
-    /// One operation, repeated.
+    /// A workload of one operation, repeated.
     Operation(operation::Args),
     /// The server of many short connections.
     AcceptServer(accept::ServerArgs),

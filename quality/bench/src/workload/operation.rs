@@ -1,4 +1,4 @@
-//! One operation, repeated. Whatever an operation needs, and whatever it leaves, is made and taken away by plain calls.
+//! A workload of one operation, repeated. Plain calls make what the operation needs, and take away what it leaves.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};

@@ -1,6 +1,6 @@
 //! The files that a power cut leaves: pure functions of the record of a run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyring_chaos_plan::{Fault, MILLION, Subject, child};
 
@@ -53,16 +53,16 @@ pub struct Crash {
 pub struct Draw<'a> {
     /// The seed.
     pub seed: u64,
-    /// If set, only decisions with these ids are carried out. They must be sorted.
+    /// The ids of the decisions that are carried out, sorted; `None` for all.
     pub only: Option<&'a [u64]>,
 }
 
-/// How much is lost, which differs from seed to seed.
+/// The extent of the loss, which differs from seed to seed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mood {
     /// Everything that may be.
     All,
-    /// This many of a million operations, and this many are torn.
+    /// The number of operations that are lost, and of those that are torn, in a million.
     Some { lost: u32, torn: u32 },
 }
 
@@ -150,6 +150,7 @@ fn decide(record: &Record, model: &Model, draw: &Draw<'_>) -> (Vec<Fate>, Vec<(u
     }
     keep_data_of_replacing(record, model, &mut fates);
     lose_data_behind_lost_ends(record, model, &mut fates, &mut consequences);
+    let behind: BTreeSet<usize> = consequences.iter().copied().collect();
     for (number, deed) in record.deeds.iter().enumerate() {
         let is_free = !(model.orders_names && is_metadata(&deed.change));
         let fault = match fates[number] {
@@ -157,7 +158,7 @@ fn decide(record: &Record, model: &Model, draw: &Draw<'_>) -> (Vec<Fate>, Vec<(u
             Fate::Torn(_) => Fault::Torn,
             Fate::Kept => continue,
         };
-        if is_free && !consequences.contains(&number) {
+        if is_free && !behind.contains(&number) {
             losses.push((number, fault));
         }
     }
@@ -185,7 +186,7 @@ fn keep_data_of_replacing(record: &Record, model: &Model, fates: &mut [Fate]) {
     }
 }
 
-/// Loses writes behind the end of a file if an earlier change of its size is lost: the journal has them in order.
+/// Loses writes behind the end of a file if an earlier change of its size is lost: the file system's journal keeps sizes in order.
 fn lose_data_behind_lost_ends(
     record: &Record,
     model: &Model,
@@ -215,7 +216,7 @@ fn is_sync(change: &Change) -> bool {
     matches!(change, Change::Sync { .. } | Change::Other(_))
 }
 
-/// True for what a journal keeps in order.
+/// True for a change that the journal of a file system keeps in order.
 fn is_metadata(change: &Change) -> bool {
     matches!(change, Change::Names(_) | Change::Size { .. })
 }

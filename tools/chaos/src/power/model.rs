@@ -4,14 +4,14 @@
 ///
 /// All models have in common: data are on the device that a sync of the file covers, or that a write with `O_DSYNC` or `RWF_DSYNC` wrote;
 /// names are that a sync of their directory covers; a sector is written as a whole; a rename never leaves the new name without a file.
-/// What a sync covers has ended before the sync was asked for.
+/// A sync covers only operations that had ended before the sync was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Model {
     /// The name.
     pub name: &'static str,
     /// The guarantees in a few words.
     pub about: &'static str,
-    /// Names and sizes that are set become durable in the order in which they were set, because a journal has them.
+    /// Names and sizes that are set become durable in the order in which they were set, because the file system has them in its journal.
     pub orders_names: bool,
     /// A sync of a file covers its own names, too: the making of it, links to it, and renames of it.
     pub syncs_names_of_file: bool,

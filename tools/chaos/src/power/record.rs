@@ -136,9 +136,9 @@ pub struct Deed {
     pub opcode: u16,
     /// The process's id.
     pub pid: u32,
-    /// When the operation began.
+    /// The time at which the operation began.
     pub began: u64,
-    /// When it ended; `None` if the power was cut before.
+    /// The time at which the operation ended; `None` if the power was cut before.
     pub ended: Option<u64>,
     /// The effect.
     pub change: Change,
@@ -189,7 +189,7 @@ pub trait Look {
     fn find(&mut self, directory: &Path, name: &std::ffi::OsStr) -> Option<FileId>;
 }
 
-/// Why a file is left alone.
+/// The reasons for which a file is left alone.
 const UNREADABLE: &str = "its contents cannot be read";
 const OTHER: &str = "its blocks were moved (fallocate with COLLAPSE_RANGE, INSERT_RANGE or UNSHARE_RANGE)";
 

@@ -20,7 +20,7 @@ use crate::{Dose, End, Injected, Launch, Outcome, Output, SharedPlan};
 /// The time in which processes end that were killed.
 const DYING: Duration = Duration::from_secs(30);
 
-/// How the power of runs is cut, and what is done before and after.
+/// The way in which the power of runs is cut, and the commands before and after.
 #[derive(Debug)]
 pub struct Power {
     /// The guarantees of the file system.
@@ -44,7 +44,8 @@ pub struct PowerReport {
     pub left_alone: Vec<String>,
 }
 
-/// The memory of a journal in a file.
+/// A journal in a memory file. An `anyring_mapping::SharedFile` would take all its pages at once; of a journal, only those that are used
+/// are taken.
 struct JournalFile {
     journal: Journal,
     memory: NonNull<u8>,

@@ -249,7 +249,8 @@ impl Core {
         let chaos = &self.instruments().chaos;
         let (plan, serial) = (plan()?, chaos.calls + 1);
         let who = Who { process: PATH.load(Ordering::Relaxed), ring: chaos.ring };
-        // A plan with late completions has some in flight anyway, of which each run has the same.
+        // Where late completions are injected, some are in flight anyway, the same ones in each run. A completion that is kept back besides
+        // would make a run depend on time.
         let is_kept = !plan.settings().faults.has(Fault::Late)
             && FAULTS.iter().any(|&fault| plan.decide(&Subject { who, serial, fault }).is_some())
             && self[id].op.faults.has(Fault::Late)
@@ -306,7 +307,7 @@ impl Core {
         !request.flags.has(Flags::CQE_SKIP.with(Flags::SILENCED))
             && !request.op.caps.has(Caps::WATCHES)
             && !matches!(request.data, OpData::Timeout(_))
-            && self.shared().is_none()
+            && !self.shared().has_page()
     }
 
     /// Takes the data of a request that is done from the program's memory. They come back after `delay_ns`. Returns the time until they

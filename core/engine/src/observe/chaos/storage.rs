@@ -48,14 +48,7 @@ pub(super) fn journal() -> Option<&'static Journal> {
 /// `EINVAL` if it is no journal, and those of opening and mapping it.
 pub fn attach(plan: &Plan) -> Result<(), Errno> {
     let Some((pid, fd)) = plan.journal() else { return Ok(()) };
-    // `alloc::format` needs an unwinder in debug builds, which some front ends do not have.
-    let mut path = Vec::from(*b"/proc/");
-    push_number(&mut path, pid);
-    path.extend_from_slice(b"/fd/");
-    push_number(&mut path, fd);
-    path.push(0);
-    let path = CStr::from_bytes_with_nul(&path).map_err(|_| Errno::EINVAL)?;
-    let file = OwnedFd::new(os::open(path, nr::O_RDWR | O_CLOEXEC)?);
+    let file = OwnedFd::new(os::open(&os::fd_path_of(pid, fd as Fd), nr::O_RDWR | O_CLOEXEC)?);
     if os::status(file.fd())?.st_size as u64 != JOURNAL_BYTES as u64 {
         return Err(Errno::EINVAL);
     }
@@ -69,14 +62,6 @@ pub fn attach(plan: &Plan) -> Result<(), Errno> {
     // Release pairs with the acquire load in `journal`.
     JOURNAL.store(Box::leak(Box::new(journal)), Ordering::Release);
     Ok(())
-}
-
-/// Appends the digits of a number.
-fn push_number(text: &mut Vec<u8>, number: u32) {
-    if number >= 10 {
-        push_number(text, number / 10);
-    }
-    text.push(b'0' + (number % 10) as u8);
 }
 
 /// An operation on files that is about to begin.
@@ -169,7 +154,7 @@ pub struct Storing {
 struct Place {
     directory: OwnedFd,
     id: FileId,
-    /// The name, with a zero behind it.
+    /// The name, with a zero behind it: `CString` needs an unwinder in debug builds, which some front ends do not have.
     name: Vec<u8>,
 }
 
@@ -395,18 +380,15 @@ impl Place {
         let start = path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
         let with_zero = |bytes: &[u8]| bytes.iter().copied().chain([0]).collect::<Vec<u8>>();
         let parent = with_zero(if start == 0 { b"." } else { &path[..start] });
-        let flags = (O_PATH | O_DIRECTORY | O_CLOEXEC) as usize;
-        // SAFETY: reads a path of ours.
-        let fd =
-            unsafe { os::call(nr::__NR_openat, [base as usize, parent.as_ptr() as usize, flags, 0, 0, 0]) };
-        let directory = OwnedFd::new(os::move_high(fd.ok()? as Fd).ok()?);
+        let fd = os::open_at(base, text(&parent), O_PATH | O_DIRECTORY).ok()?;
+        let directory = OwnedFd::new(os::move_high(fd).ok()?);
         let id = node_of(directory.fd()).ok()?.file;
         Some(Place { directory, id, name: with_zero(&path[start..end]) })
     }
 
     /// Returns the file that has the name.
     fn find(&self) -> Option<Node> {
-        node_at(self.directory.fd(), &self.name, AT_SYMLINK_NOFOLLOW).ok()
+        node_at(self.directory.fd(), text(&self.name), AT_SYMLINK_NOFOLLOW).ok()
     }
 
     /// Returns the path of the directory and the name, each with a zero behind it.
@@ -418,33 +400,27 @@ impl Place {
 
     /// Adds the contents to what is known of the file that has the name.
     fn with_contents(&self, journal: &Journal, node: Node, began: &mut Began) -> Node {
-        let arguments =
-            |flags: u32| [self.directory.fd() as usize, self.name.as_ptr() as usize, flags as usize, 0, 0, 0];
         let contents = match node.mode as u32 & S_IFMT {
             S_IFDIR => Image::default(),
             S_IFLNK => noted(
                 journal,
                 journal.image(LONGEST_PATH, |start| {
-                    let [directory, name, ..] = arguments(0);
+                    let (directory, name) = (self.directory.fd() as usize, self.name.as_ptr() as usize);
                     let arguments = [directory, name, start.as_ptr() as usize, LONGEST_PATH, 0, 0];
                     // SAFETY: reads a name of ours, and fills the image.
                     unsafe { os::call(nr::__NR_readlinkat, arguments) }.unwrap_or(0)
                 }),
             ),
-            S_IFREG => {
-                let flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-                // SAFETY: reads a name of ours.
-                match unsafe { os::call(nr::__NR_openat, arguments(flags)) } {
-                    Ok(fd) => {
-                        let file = OwnedFd::new(fd as Fd);
-                        image_of_range(journal, file.fd(), (0, node.size), node.size)
-                    }
-                    Err(_) => {
-                        began.marks |= marks::UNREADABLE;
-                        Image::default()
-                    }
+            S_IFREG => match os::open_at(self.directory.fd(), text(&self.name), O_NOFOLLOW | O_NONBLOCK) {
+                Ok(fd) => {
+                    let file = OwnedFd::new(fd);
+                    image_of_range(journal, file.fd(), (0, node.size), node.size)
                 }
-            }
+                Err(_) => {
+                    began.marks |= marks::UNREADABLE;
+                    Image::default()
+                }
+            },
             _ => {
                 began.marks |= marks::UNREADABLE;
                 Image::default()
@@ -452,6 +428,11 @@ impl Place {
         };
         Node { contents, ..node }
     }
+}
+
+/// Returns the text of bytes that end with a zero.
+fn text(bytes: &[u8]) -> &CStr {
+    CStr::from_bytes_until_nul(bytes).unwrap_or_default()
 }
 
 /// Copies bytes into the journal.
@@ -490,11 +471,11 @@ fn image_of_range(journal: &Journal, fd: Fd, (first, end): (u64, u64), size: u64
 }
 
 fn node_of(fd: Fd) -> Result<Node, Errno> {
-    node_at(fd, &[0], AT_EMPTY_PATH)
+    node_at(fd, c"", AT_EMPTY_PATH)
 }
 
-/// Returns what is known of the file with a name, which ends with a zero.
-fn node_at(directory: Fd, name: &[u8], flags: u32) -> Result<Node, Errno> {
+/// Returns what is known of the file with a name.
+fn node_at(directory: Fd, name: &CStr, flags: u32) -> Result<Node, Errno> {
     let mut status = core::mem::MaybeUninit::<statx>::zeroed();
     let (path, target) = (name.as_ptr() as usize, status.as_mut_ptr() as usize);
     let arguments = [directory as usize, path, flags as usize, STATX_BASIC_STATS as usize, target, 0];

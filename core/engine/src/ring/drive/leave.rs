@@ -44,7 +44,7 @@ pub fn owes_nothing(core: &Core) -> bool {
         && !core.aio.is_idle()
         && core.drive.token.is_unused()
         && !core.drive.observers.are_any()
-        && core.shared.is_none()
+        && !core.shared.has_page()
         && !core.is(IORING_SETUP_TASKRUN_FLAG)
 }
 

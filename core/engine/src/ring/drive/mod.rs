@@ -247,7 +247,7 @@ impl Core {
             && self.aio.in_flight() == 0
             && !self.readiness.has_reports()
             && self.drive.observers.are_told()
-            && self.shared.is_none()
+            && !self.shared.has_page()
     }
 
     /// Notifies sleepers and observers of what was posted since the last time. Must be called before the lock is released, wherever
@@ -263,7 +263,7 @@ impl Core {
         if self.drive.token.is_awaited() {
             self.drive.wake_sleepers(self.queues.cq_ready());
         }
-        if self.shared.is_some() {
+        if self.shared.has_page() {
             self.shared.tell_others();
         }
     }

@@ -83,7 +83,7 @@ pub fn added_to_epoll(fd: Fd) {
     let Some(ring) = registry::get(fd) else { return };
     if let Some(core) = ring.lock().as_mut() {
         core.drive.observers.note_in_epoll();
-        if core.drive.observers.is_readable() || core.shared.is_some() {
+        if core.drive.observers.is_readable() || core.shared.has_page() {
             core.light();
         }
     }
@@ -186,7 +186,7 @@ impl Core {
 
     /// Removes the stand-in, which is drained now, from the list, unless other processes may make it readable, too.
     pub(super) fn put_out_own(&mut self) {
-        if self.shared.is_none() {
+        if !self.shared.has_page() {
             self.put_out();
         }
     }

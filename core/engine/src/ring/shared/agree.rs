@@ -33,7 +33,7 @@ impl Core {
     /// Gives the ring a page before a `fork`, with the ring's lock held. If there is no page, parent and child must not use the ring at the
     /// same time.
     pub(in crate::ring) fn share(&mut self) -> Option<&'static Page> {
-        if self.shared.is_some() || family::found().is_err() {
+        if self.shared.has_page() || family::found().is_err() {
             return None;
         }
         let page = Page::create().ok()?;
@@ -49,7 +49,7 @@ impl Core {
         state.receive_queues = self.resources.receive_queues.next_id();
         state.sq_thread = if self.drive.token.driver() == Driver::SqThread { family::own() } else { 0 };
         state.readable = u32::from(self.drive.observers.shows_readable());
-        *self.shared = Some(Box::new(Shared {
+        self.shared.0 = Some(Box::new(Shared {
             page,
             bell,
             heard: false,
@@ -79,7 +79,7 @@ impl Core {
         if self.drive.submitter.is_known() {
             self.drive.submitter = Submitter::Elsewhere;
         }
-        if let Some(shared) = &mut *self.shared {
+        if let Some(shared) = &mut self.shared.0 {
             shared.heard = false;
             shared.joined = false;
             shared.asleep = 0;
@@ -94,7 +94,7 @@ impl Core {
             // Only the ring's own thread can use it.
             return;
         }
-        let Some(shared) = &mut *self.shared else { return };
+        let Some(shared) = &mut self.shared.0 else { return };
         if shared.joined {
             return;
         }
@@ -111,17 +111,17 @@ impl Core {
     /// True if, on a ring of several processes, this one has anything that others may ask for, or wait for.
     #[inline]
     pub(in crate::ring) fn is_owed(&self) -> bool {
-        self.shared.as_ref().is_some_and(|shared| {
+        self.shared.0.as_ref().is_some_and(|shared| {
             self.requests.live() > 0 || self.queues.cq.kept() > 0 || shared.observes_alone()
         })
     }
 
     /// Gives the page up if no other process is left that could use the ring. Checks that now and then.
     pub fn unshare_if_alone(&mut self) {
-        let Some(shared) = &*self.shared else { return };
+        let Some(shared) = &self.shared.0 else { return };
         if self.life.activity() % LOOKS == 0 && shared.state().messages == 0 && family::is_alone() {
             let readable = self.shared.common_stand_in_is_readable();
-            *self.shared = None;
+            self.shared.0 = None;
             // The state of the stand-in in which the other processes have left it.
             self.drive.observers.set_readable(readable.unwrap_or(false));
         }
@@ -129,7 +129,7 @@ impl Core {
 
     /// Reads what other processes have changed, after the page's lock was locked.
     pub(in crate::ring) fn enter_page(&mut self) {
-        let Some(shared) = &mut *self.shared else { return };
+        let Some(shared) = &mut self.shared.0 else { return };
         let state = shared.state();
         if state.last == family::own() {
             return;
@@ -156,7 +156,7 @@ impl Core {
 
     /// Notifies the threads of this process that wait for completions, after another process posted.
     fn posted_elsewhere(&mut self) {
-        let Some(shared) = &*self.shared else { return };
+        let Some(shared) = &self.shared.0 else { return };
         let (own_stand_in, own_eventfd) = (shared.own_stand_in, shared.own_eventfd);
         if let Some(fd) = self.drive.observers.stand_in()
             && own_stand_in
@@ -176,7 +176,7 @@ impl Core {
         let requests = self.requests.live() as u32;
         let overflowing = u32::from(self.queues.cq.kept() > 0);
         let reading = u32::from(self.work.in_flight().is_any());
-        let Some(shared) = &mut *self.shared else { return };
+        let Some(shared) = &mut self.shared.0 else { return };
         let hearers = shared.asleep + u32::from(shared.observes_alone());
         let mut published = core::mem::take(&mut shared.published);
         let state = shared.state();
@@ -200,7 +200,7 @@ impl Core {
 
     /// Publishes in the page that the ring is enabled, and that its submitter is in this process.
     pub(in crate::ring) fn publish_submitter(&self) {
-        if let Some(shared) = &*self.shared {
+        if let Some(shared) = &self.shared.0 {
             let state = shared.state();
             state.enabled = u32::from(!self.is(IORING_SETUP_R_DISABLED));
             if self.drive.submitter.is_here() {
@@ -214,7 +214,7 @@ impl Core {
     /// # Errors
     /// `EOWNERDEAD` if the thread has ended, `EBADF` if the ring was closed meanwhile.
     pub fn sq_thread_lives(&self) -> Result<(), Errno> {
-        let elsewhere = self.shared.as_ref().map_or(0, |shared| shared.state().sq_thread);
+        let elsewhere = self.shared.0.as_ref().map_or(0, |shared| shared.state().sq_thread);
         let lives = self.drive.token.driver() == Driver::SqThread
             || elsewhere != 0 && elsewhere != family::own() && family::lives(elsewhere);
         match lives {
@@ -230,7 +230,7 @@ impl Core {
     /// As for [`Core::sq_thread_lives`].
     pub fn wake_sq_thread(&mut self) -> Result<(), Errno> {
         self.sq_thread_lives()?;
-        match &*self.shared {
+        match &self.shared.0 {
             Some(shared) if self.drive.token.driver() != Driver::SqThread => shared.ring_the_bell(),
             _ => self.drive.kick_driver(),
         }
@@ -239,7 +239,7 @@ impl Core {
 
     /// Removes this process's state from the page, because the process leaves the ring for good.
     pub(in crate::ring) fn leave_ring(&mut self) {
-        let Some(shared) = &mut *self.shared else { return };
+        let Some(shared) = &mut self.shared.0 else { return };
         shared.asleep = 0;
         shared.own_eventfd = false;
         shared.own_stand_in = false;

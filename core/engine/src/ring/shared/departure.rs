@@ -54,7 +54,7 @@ fn depart(all: bool) {
 fn depart_from(ring: &'static Ring, all: bool) {
     let mut guard = ring.lock();
     let Some(core) = guard.as_mut() else { return };
-    if core.shared.is_none() || core.requests.live() == 0 && core.queues.cq.kept() == 0 {
+    if !core.shared.has_page() || core.requests.live() == 0 && core.queues.cq.kept() == 0 {
         return;
     }
     let serial = core.identity.serial;
@@ -114,7 +114,7 @@ impl Core {
 
     /// Cancels this process's requests before it leaves a ring that other processes have.
     pub(in crate::ring) fn cancel_for_others(&mut self) {
-        if self.shared.is_some() && self.requests.live() > 0 && !family::is_alone() {
+        if self.shared.has_page() && self.requests.live() > 0 && !family::is_alone() {
             self.cancel_everything(true);
             self.cancel_the_rest();
         }

@@ -72,7 +72,7 @@ impl Sharing {
     /// True if a process that has ended left CQEs that are not posted yet.
     pub(in crate::ring) fn kept_in_mail(&self) -> bool {
         let kept = |letter: &Letter| letter.kind == KEPT;
-        self.as_ref().is_some_and(|shared| {
+        self.0.as_ref().is_some_and(|shared| {
             let state = shared.state();
             state.messages > 0 && state.mail.iter().any(kept)
         })
@@ -80,7 +80,7 @@ impl Sharing {
 
     /// Leaves a timeout to the first process that reads of it. Returns false if there is no room.
     pub(super) fn bequeath(&self, timeout: Inherited) -> bool {
-        self.as_ref().is_some_and(|shared| {
+        self.0.as_ref().is_some_and(|shared| {
             shared.write(Letter {
                 kind: TIMEOUT,
                 from: family::own(),
@@ -96,7 +96,7 @@ impl Sharing {
 
     /// Removes the questions of this process, whose answers nobody will read.
     pub(super) fn withdraw_letters(&self) {
-        let Some(shared) = &**self else { return };
+        let Some(shared) = &self.0 else { return };
         let state = shared.state();
         for place in 0..MAIL {
             let letter = &state.mail[place];
@@ -111,7 +111,7 @@ impl Core {
     /// Asks the other processes to cancel as `question` says; `found` is what this process found. Returns false if there is no process to
     /// ask; otherwise `id` will be completed.
     pub fn ask_others(&mut self, id: RequestId, question: Question, found: Result<usize, Errno>) -> bool {
-        let Some(shared) = &*self.shared else { return false };
+        let Some(shared) = &self.shared.0 else { return false };
         let asked = shared.others();
         let letter = Letter {
             kind: CANCEL,
@@ -138,12 +138,12 @@ impl Core {
 
     /// Reads letters of other processes, and their answers.
     pub(in crate::ring::shared) fn read_mail(&mut self) {
-        let Some(shared) = &*self.shared else { return };
+        let Some(shared) = &self.shared.0 else { return };
         if shared.state().messages == 0 {
             return;
         }
         for place in 0..MAIL {
-            let Some(shared) = &*self.shared else { return };
+            let Some(shared) = &self.shared.0 else { return };
             let letter = shared.state().mail[place];
             match (letter.kind, letter.from == family::own()) {
                 (CANCEL, true) => self.read_answers(place, letter),
@@ -158,7 +158,7 @@ impl Core {
 
     /// Cancels requests for another process that asked for it.
     fn answer(&mut self, place: usize, letter: Letter) {
-        let Some(shared) = &*self.shared else { return };
+        let Some(shared) = &self.shared.0 else { return };
         let Some(own) = shared.published.owner else { return };
         if letter.asked & (1 << own) == 0 {
             return;
@@ -166,7 +166,7 @@ impl Core {
         let question =
             Question { flags: letter.flags, user_data: letter.user_data, opcode: letter.opcode as u8 };
         let result = cancel::answer(self, question);
-        let Some(shared) = &*self.shared else { return };
+        let Some(shared) = &self.shared.0 else { return };
         let answered = &mut shared.state().mail[place];
         answered.asked &= !(1 << own);
         match result {
@@ -180,7 +180,7 @@ impl Core {
 
     /// Completes the request that asked, if no process is left that could answer.
     fn read_answers(&mut self, place: usize, letter: Letter) {
-        let Some(shared) = &*self.shared else { return };
+        let Some(shared) = &self.shared.0 else { return };
         let gone = |place: &usize| {
             let process = shared.state().owners[*place].process;
             letter.asked & (1 << place) != 0 && (process == 0 || !family::lives(process))
@@ -206,7 +206,7 @@ impl Core {
 
     /// Takes over a timeout whose process has ended.
     fn inherit(&mut self, place: usize, letter: Letter) {
-        let Some(shared) = &*self.shared else { return };
+        let Some(shared) = &self.shared.0 else { return };
         shared.state().take_letter(place);
         timeouts::inherit(
             self,
@@ -222,7 +222,7 @@ impl Core {
 
     /// Posts a message that was sent to this ring in another process.
     fn take_completion(&mut self, place: usize, letter: Letter) {
-        let Some(shared) = &*self.shared else { return };
+        let Some(shared) = &self.shared.0 else { return };
         if self.drive.submitter == Submitter::Elsewhere {
             return;
         }
@@ -233,7 +233,7 @@ impl Core {
 
     /// Sends a completion to the process whose thread drives this ring. Returns false if that is this process, or if there is no room.
     pub(in crate::ring) fn forward(&mut self, cqe: &Cqe) -> bool {
-        let Some(shared) = &*self.shared else { return false };
+        let Some(shared) = &self.shared.0 else { return false };
         self.drive.submitter == Submitter::Elsewhere
             && shared.write(Letter {
                 kind: COMPLETION,
@@ -249,7 +249,7 @@ impl Core {
     /// now.
     pub(super) fn bequeath_kept(&mut self) -> bool {
         self.flush_overflow();
-        let Some(shared) = &*self.shared else { return true };
+        let Some(shared) = &self.shared.0 else { return true };
         self.queues.cq.leave_kept(|cqe| {
             let [time_ns, rest] = cqe.big;
             shared.write(Letter {
@@ -269,7 +269,7 @@ impl Core {
     /// Posts a CQE that a process could not post before it ended. Without room it stays a letter, because this process may end, too, at a
     /// point where it leaves letters no more; but if no place for letters is free, it is kept here.
     fn take_kept(&mut self, place: usize, letter: Letter) {
-        let Some(shared) = &*self.shared else { return };
+        let Some(shared) = &self.shared.0 else { return };
         if !self.queues.has_room_for(1) && !shared.state().is_mail_full() {
             return;
         }

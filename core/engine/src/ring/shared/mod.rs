@@ -20,7 +20,6 @@ mod departure;
 mod mail;
 
 use alloc::boxed::Box;
-use core::ops::{Deref, DerefMut};
 
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN};
 
@@ -97,24 +96,15 @@ impl Shared {
     }
 }
 
-impl Deref for Sharing {
-    type Target = Option<Box<Shared>>;
-    #[inline(always)]
-    fn deref(&self) -> &Option<Box<Shared>> {
-        &self.0
-    }
-}
-
-impl DerefMut for Sharing {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut Option<Box<Shared>> {
-        &mut self.0
-    }
-}
-
 impl Sharing {
+    /// True if the ring has a page: other processes may use it.
+    #[inline(always)]
+    pub fn has_page(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Has an epoll instance of this ring report the bell.
-    pub fn hear(&mut self, epoll: Fd) {
+    pub(in crate::ring) fn hear(&mut self, epoll: Fd) {
         if let Some(shared) = &mut self.0
             && !shared.heard
         {
@@ -123,7 +113,7 @@ impl Sharing {
     }
 
     /// Has an epoll instance report the bell in place of a lost one.
-    pub fn hear_again(&mut self, epoll: Fd) {
+    pub(in crate::ring) fn hear_again(&mut self, epoll: Fd) {
         if let Some(shared) = &mut self.0 {
             shared.heard = false;
         }
@@ -131,13 +121,13 @@ impl Sharing {
     }
 
     /// True if other processes use the ring, or wait for what this process does on it.
-    pub fn is_crowded(&self) -> bool {
+    pub(in crate::ring) fn is_crowded(&self) -> bool {
         self.0.as_ref().is_some_and(|shared| shared.crowded)
     }
 
     /// Returns how long a thread may sleep for the ring before it has to look at it again: nothing reports what a process posted that was
     /// killed before it could ring the bell.
-    pub fn next_look_ns(&self) -> Option<u64> {
+    pub(in crate::ring) fn next_look_ns(&self) -> Option<u64> {
         self.is_crowded().then_some(LOOK_NS)
     }
 
@@ -149,20 +139,20 @@ impl Sharing {
     }
 
     /// Notes that a stand-in was made. Only children of later forks will have it.
-    pub fn note_own_stand_in(&mut self) {
+    pub(in crate::ring) fn note_own_stand_in(&mut self) {
         if let Some(shared) = &mut self.0 {
             shared.own_stand_in = true;
         }
     }
 
     /// Returns whether the stand-in that all processes of the ring have is readable, whichever process signalled it; `None` without one.
-    pub fn common_stand_in_is_readable(&self) -> Option<bool> {
+    pub(in crate::ring) fn common_stand_in_is_readable(&self) -> Option<bool> {
         let shared = self.0.as_ref().filter(|shared| !shared.own_stand_in)?;
         Some(shared.state().readable != 0)
     }
 
     /// Notes in the page that the stand-in was signalled, or is about to be drained, for the other processes that have it.
-    pub fn tell_of_stand_in(&mut self, readable: bool) {
+    pub(in crate::ring) fn tell_of_stand_in(&mut self, readable: bool) {
         if let Some(shared) = self.0.as_ref().filter(|shared| !shared.own_stand_in) {
             shared.state().readable = u32::from(readable);
         }
@@ -174,13 +164,13 @@ impl Sharing {
     }
 
     /// True if another process keeps CQEs.
-    pub fn overflows_elsewhere(&self) -> bool {
+    pub(in crate::ring) fn overflows_elsewhere(&self) -> bool {
         let Some(shared) = &self.0 else { return false };
         shared.state().overflowing > shared.published.overflowing
     }
 
     /// Rings the bell if other processes wait for what was posted.
-    pub fn tell_others(&self) {
+    pub(in crate::ring) fn tell_others(&self) {
         if self.is_awaited_elsewhere()
             && let Some(shared) = &self.0
         {
@@ -194,7 +184,7 @@ impl Sharing {
     }
 
     /// Counts a thread that goes to sleep for completions, or (-1) is back. `tail`: the tail of the CQ.
-    pub fn sleeps(&mut self, change: i32, tail: u32) {
+    pub(in crate::ring) fn sleeps(&mut self, change: i32, tail: u32) {
         let kept_elsewhere = self.overflows_elsewhere();
         let Some(shared) = &mut self.0 else { return };
         shared.asleep = shared.asleep.saturating_add_signed(change);

@@ -90,7 +90,7 @@ impl Core {
             // While awake, the SQ thread looks all the time.
             return self.drive().sq_thread.is_asleep();
         }
-        !self.may_await_transfers() || self.nobody_comes() || self.shared().is_some()
+        !self.may_await_transfers() || self.nobody_comes() || self.shared().has_page()
     }
 
     /// True if a waiting caller waits for nothing but transfers, workers and time.
@@ -99,7 +99,7 @@ impl Core {
             && self.readiness().waiting() == 0
             && !self.zero_copy().is_waiting()
             && !self.drive().observers.has_glimpse()
-            && self.shared().is_none()
+            && !self.shared().has_page()
     }
 
     /// Submits as many queued transfers as there is room for; returns false if no more can be submitted.

@@ -57,7 +57,7 @@ impl Core {
     /// has to be done.
     pub(in crate::ring::drive) fn signal_readiness(&mut self) {
         let Some(fd) = self.drive.observers.stand_in else { return };
-        let known = self.shared.is_none() || self.shared.common_stand_in_is_readable().is_some();
+        let known = !self.shared.has_page() || self.shared.common_stand_in_is_readable().is_some();
         if known && self.drive.observers.awaited && self.shows_readable() {
             return;
         }
