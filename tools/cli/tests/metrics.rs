@@ -165,6 +165,7 @@ fn a_running_program_tells_what_it_does() {
     let samples = until(&file, |samples| {
         samples.of("anyring_requests_total", "READ") == Some(2.0)
             && samples.value("anyring_enter_calls_total", None) == Some(9.0)
+            && samples.value("anyring_submitted_total", None) == Some(9.0)
             && samples.value("anyring_threads", None) >= Some(1.0)
     });
     let value = |name| samples.value(name, None).unwrap();
