@@ -149,6 +149,9 @@ planted! {
     connections_that_are_refused: "connect-fails", "ordinary,econnrefused", "econnrefused";
     connections_that_end_in_the_queue: "accept-fails", "ordinary", "econnaborted";
     bundles_that_are_not_full: "bundle", "ordinary", "short";
+    reads_of_files_that_enter_refuses: "refused", "enter-eagain", "enter-eagain";
+    reads_of_files_whose_completions_enter_wants_reaped: "refused", "enter-ebusy", "enter-ebusy";
+    waits_for_reads_of_files_that_are_interrupted: "refused", "enter-eintr", "enter-eintr";
     chains_that_are_torn: "torn-chain", "ordinary,torn-chain", "torn-chain";
 }
 

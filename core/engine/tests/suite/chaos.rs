@@ -323,8 +323,8 @@ fn enter_refuses_no_request_that_others_wait_for(mut ring: Ring) {
     }
 }
 
-/// Reads a file, at most two reads at a time; returns how often `enter` failed with `error`, and no other.
-fn refusals_of_reads(mut ring: Ring, error: i32) -> usize {
+/// Reads a file, at most two reads at a time, and pauses before each call; returns how often `enter` failed with `error`, and no other.
+fn refusals_of_reads(mut ring: Ring, error: i32, pause: Duration) -> usize {
     let file = memory_file(&text(100));
     let memory = [room(100), room(100)];
     let (mut is_busy, mut left, mut refused) = ([false; 2], 0, 0);
@@ -339,6 +339,7 @@ fn refusals_of_reads(mut ring: Ring, error: i32) -> usize {
             (is_busy[place], left) = (true, left + 1);
         }
         let before = refused;
+        std::thread::sleep(pause);
         match ring.enter(left, 1) {
             submitted @ 0.. => left -= submitted as u32,
             failed => {
@@ -358,17 +359,51 @@ fn refusals_of_reads(mut ring: Ring, error: i32) -> usize {
 
 #[by(meeting(Fault::EnterAgain, 5.., 4))]
 fn enter_refuses_reads_of_files(ring: Ring) {
-    assert!(refusals_of_reads(ring, libc::EAGAIN) >= 5);
+    assert!(refusals_of_reads(ring, libc::EAGAIN, Duration::ZERO) >= 5);
 }
 
 #[by(meeting(Fault::EnterBusy, 5.., 4))]
 fn enter_wants_completions_of_files_reaped(ring: Ring) {
-    assert!(refusals_of_reads(ring, libc::EBUSY) >= 5);
+    assert!(refusals_of_reads(ring, libc::EBUSY, Duration::ZERO) >= 5);
 }
 
 #[by(meeting(Fault::EnterInterrupted, 5.., 4))]
 fn waits_for_reads_of_files_are_interrupted(ring: Ring) {
-    assert!(refusals_of_reads(ring, libc::EINTR) >= 5);
+    assert!(refusals_of_reads(ring, libc::EINTR, Duration::ZERO) >= 5);
+}
+
+#[test]
+fn time_does_not_decide_whether_reads_of_files_are_refused() {
+    let faults = [
+        (Fault::EnterAgain, libc::EAGAIN),
+        (Fault::EnterBusy, libc::EBUSY),
+        (Fault::EnterInterrupted, libc::EINTR),
+    ];
+    for (fault, error) in faults {
+        let met = |pause| {
+            let run = || {
+                refusals_of_reads(ring(4), error, pause);
+            };
+            let met = under_seed(1, MILLION / 2, Faults::list(&[fault]), Mode::Random, run);
+            met.iter().map(|entry| entry.subject.serial).collect::<Vec<_>>()
+        };
+        assert_eq!(met(Duration::ZERO), met(Duration::from_millis(3)), "{}", fault.name());
+    }
+}
+
+#[by(under(&[Fault::EnterAgain]))]
+fn what_is_kept_back_for_a_refusal_comes_to_a_program_that_looks_at_the_cq() {
+    let file = memory_file(&text(100));
+    let memory = room(100);
+    let mut ring = ring(4);
+    let tail = ring.params.cq_off.tail;
+    for round in 1..=20 {
+        ring.push(transfer(IORING_OP_READ, &file, &memory, 0));
+        // The completion before has come, so nothing is left to wait for.
+        assert_eq!(ring.enter(1, 0), 1);
+        until("it has come", || ring.word(tail).load(Ordering::Acquire) == round);
+        assert_eq!(ring.reap_all().len(), 1);
+    }
 }
 
 #[by(meeting(Fault::Late, 64..=64, 64))]

@@ -952,6 +952,32 @@ static void overwritten(void) {
     }
 }
 
+/* Bug: `enter` is believed never to fail, since all requests are reads of a file. At most two are in flight. */
+static void refused(void) {
+    enum { READS = 8 * ROUNDS };
+    static char text[2][BLOCK];
+    int fd = file_of(BLOCK), is_busy[2] = {0};
+    for (int round = 0; round < READS || is_busy[0] || is_busy[1]; round++) {
+        for (int place = 0; place < 2 && round < READS; place++) {
+            /* Every third round submits nothing while a read is in flight. */
+            if (is_busy[place] || (round % 3 == 2 && is_busy[!place]))
+                continue;
+            on(IORING_OP_READ, place, fd, text[place], BLOCK);
+            is_busy[place] = 1;
+        }
+        if (IS_FIXED) {
+            enter_well(1);
+        } else {
+            long entered = ring_enter(ring.fd, pending, 1, IORING_ENTER_GETEVENTS);
+            if (entered < 0)
+                fail(2, "enter", entered);
+            pending -= entered;
+        }
+        while (ring_peek(&ring))
+            is_busy[take().user_data] = 0;
+    }
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -966,7 +992,7 @@ static const struct {
     {"open-fails", open_fails},     {"read-fails", read_fails},           {"write-fails", write_fails},
     {"connect-fails", connect_fails}, {"accept-fails", accept_fails},     {"freed", freed},
     {"dropped", dropped},           {"reused", reused},                   {"looked-at", looked_at},
-    {"overwritten", overwritten},
+    {"overwritten", overwritten},   {"refused", refused},
 };
 
 int main(int count, char **words) {

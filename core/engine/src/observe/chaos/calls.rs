@@ -43,16 +43,22 @@ pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
 fn enter_meeting(met: Call, fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     let mut interrupted = false;
     // The shortened count is decided under the same lock as the submission, because other threads submit, too.
-    let done = crate::calls::enter::enter_changed(fd, call, caller, |core| match change(core, met, call) {
-        Change::None => Ok(*call),
-        Change::Fail(errno) => Err(errno),
-        Change::Take(to_submit) => {
-            Ok(Enter { to_submit, flags: call.flags & !IORING_ENTER_GETEVENTS, ..*call })
+    let done = crate::calls::enter::enter_changed(fd, call, caller, |core| {
+        let change = change(core, met, call);
+        if !matches!(change, Change::Fail(_) | Change::Interrupt) {
+            core.pay_what_is_kept();
         }
-        Change::Return => Ok(Enter { min_complete: 0, ..*call }),
-        Change::Interrupt => {
-            interrupted = true;
-            Ok(Enter { min_complete: 0, ..*call })
+        match change {
+            Change::None => Ok(*call),
+            Change::Fail(errno) => Err(errno),
+            Change::Take(to_submit) => {
+                Ok(Enter { to_submit, flags: call.flags & !IORING_ENTER_GETEVENTS, ..*call })
+            }
+            Change::Return => Ok(Enter { min_complete: 0, ..*call }),
+            Change::Interrupt => {
+                interrupted = true;
+                Ok(Enter { min_complete: 0, ..*call })
+            }
         }
     })?;
     let registered = call.flags & IORING_ENTER_REGISTERED_RING != 0;
@@ -81,6 +87,7 @@ fn change(core: &mut Core, met: Call, call: &Enter) -> Change {
     }
     core.scrub_reaped(met);
     core.spoil_in_flight();
+    core.waits_for(if call.flags & IORING_ENTER_GETEVENTS != 0 { call.min_complete } else { 0 });
     let meets = |fault| met.meets(fault, 0);
     let ready = core.queues().cq_ready();
     let submits = call.to_submit > 0 && core.queues().sq_pending() > 0 && !core.is(IORING_SETUP_SQPOLL);

@@ -37,6 +37,11 @@ impl Core {
         })
     }
 
+    /// Notes how many CQEs the current call of `enter` waits for.
+    pub(in crate::observe::chaos) fn waits_for(&mut self, wanted: u32) {
+        self.instruments_mut().chaos.wanted = wanted;
+    }
+
     /// Overwrites CQEs that the program has reaped.
     pub(in crate::observe::chaos) fn scrub_reaped(&mut self, call: Call) {
         let entries = self.queues().memory.layout().cq_entries;

@@ -23,8 +23,10 @@ use crate::wait::timers::Clock;
 
 /// The longest delay of a completion.
 const LATEST_NS: u64 = 2_000_000;
-/// The delay of a completion that is only kept back for a refusal. The next call mostly comes sooner.
-const KEPT_NS: u64 = 500_000;
+/// The time after which a completion that is only kept back for a refusal comes without a call of `enter`, to programs that look at the CQ.
+const KEPT_NS: u64 = 100_000_000;
+/// The number of such completions after which no more are kept back.
+const MOST_UNCLAIMED: u8 = 8;
 /// The maximal number of times that rubbish is written over data before they arrive.
 const MOST_ROUNDS: u64 = 4;
 
@@ -242,21 +244,34 @@ impl Core {
         true
     }
 
-    /// Returns for how long a completion is kept back only because the next call of `enter` is to be refused or interrupted, which it may
-    /// be only while a completion is still to come: a request on a file is mostly done when the call that submits it returns. One is enough.
-    fn keeps_for_refusal(&self, id: RequestId) -> Option<u64> {
+    /// Keeps a completion back only because the next call of `enter` is to be refused or interrupted, which it may be only while a completion
+    /// is still to come: a request on a file is mostly done when the call that submits it returns. One is enough, and none that the current
+    /// call waits for. The next call posts it, so that time decides nothing; returns the time after which it is posted without a call.
+    fn keeps_for_refusal(&mut self, id: RequestId) -> Option<u64> {
         const FAULTS: [Fault; 3] = [Fault::EnterAgain, Fault::EnterBusy, Fault::EnterInterrupted];
         let chaos = &self.instruments().chaos;
         let (plan, serial) = (plan()?, chaos.calls + 1);
         let who = Who { process: PATH.load(Ordering::Relaxed), ring: chaos.ring };
-        // Where late completions are injected, some are in flight anyway, the same ones in each run. A completion that is kept back besides
-        // would make a run depend on time.
+        // Where late completions are injected, some are in flight anyway. What is kept back for a fault that then is not met is in no log, so
+        // a replay would not have it, and there the program may go another way.
         let is_kept = !plan.settings().faults.has(Fault::Late)
+            && chaos.kept.is_none()
+            && chaos.unclaimed < MOST_UNCLAIMED
             && FAULTS.iter().any(|&fault| plan.decide(&Subject { who, serial, fault }).is_some())
             && self[id].op.faults.has(Fault::Late)
             && self.may_come_late(id)
-            && self.late_completion().is_none();
-        is_kept.then(|| delay_ns().unwrap_or(KEPT_NS))
+            && self.queues().cq_ready() >= chaos.wanted;
+        is_kept.then(|| {
+            self.instruments_mut().chaos.kept = Some(id);
+            KEPT_NS
+        })
+    }
+
+    /// Posts the completion that is kept back, if there is one: this call of `enter` neither refuses nor is interrupted.
+    pub(in crate::observe::chaos) fn pay_what_is_kept(&mut self) {
+        if let Some(id) = self.instruments_mut().chaos.kept.take() {
+            self.pay(id);
+        }
     }
 
     /// Returns a request that is done, and whose completion is delayed.
@@ -269,15 +284,20 @@ impl Core {
         self.late_completion().is_some()
     }
 
-    /// Posts a delayed completion now, if there is one.
+    /// Posts a delayed completion now, if there is one: that which is kept back, or another.
     pub(in crate::observe::chaos) fn pay_a_completion(&mut self) {
-        if let Some(id) = self.late_completion() {
-            self.time_mut().timers.cancel(id);
-            if let Some(memory) = self.memory_in_flight(id) {
-                memory.rounds_left = 0;
-            }
-            self.comes_now(id);
+        let kept = self.instruments_mut().chaos.kept.take();
+        if let Some(id) = kept.or_else(|| self.late_completion()) {
+            self.pay(id);
         }
+    }
+
+    fn pay(&mut self, id: RequestId) {
+        self.time_mut().timers.cancel(id);
+        if let Some(memory) = self.memory_in_flight(id) {
+            memory.rounds_left = 0;
+        }
+        self.comes_now(id);
     }
 
     /// Delays the notification of a zero-copy send by a timer, if it meets the fault.
@@ -330,6 +350,11 @@ impl Core {
             memory.spoil_data();
             let round_ns = memory.round_ns;
             return self.arm_late(id, round_ns);
+        }
+        let chaos = &mut self.instruments_mut().chaos;
+        if chaos.kept == Some(id) {
+            chaos.kept = None;
+            chaos.unclaimed += 1;
         }
         self[id].op = self.named_row(self[id].sqe.opcode);
         self.end_memory(id);

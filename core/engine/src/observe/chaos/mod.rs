@@ -227,6 +227,12 @@ pub struct Chaos {
     syncs: BTreeMap<u64, u64>,
     /// The time at which the last call of `enter` began; `None` if the SQ is not consumed by calls, or there is no journal.
     called_at: Option<u64>,
+    /// The number of CQEs that the current call of `enter` waits for, or the last one did.
+    wanted: u32,
+    /// The request whose completion is kept back until the next call of `enter`.
+    kept: Option<RequestId>,
+    /// The number of completions that were kept back, and that no call of `enter` came for.
+    unclaimed: u8,
 }
 
 impl Chaos {
@@ -241,6 +247,7 @@ impl Chaos {
     pub fn forked(&mut self) {
         self.in_flight.forked();
         self.held.clear();
+        self.kept = None;
         self.storing.clear();
         self.syncs.clear();
         self.shots.clear();
