@@ -432,7 +432,9 @@ pub fn strangers(record: &Record, sector: u64) -> BTreeMap<FileId, &'static str>
             by_file.entry(*file).or_default().push(deed);
         }
     }
-    let is_strange = |(file, deeds): &(FileId, Vec<&Deed>)| is_strange(record, *file, deeds, sector);
+    let is_strange = |(file, deeds): &(FileId, Vec<&Deed>)| {
+        is_strange(record, *file, deeds, sector) || is_overwritten(record, *file, deeds, sector)
+    };
     by_file.into_iter().filter(is_strange).map(|(file, _)| (file, STRANGE)).collect()
 }
 
@@ -478,6 +480,29 @@ fn is_strange(record: &Record, file: FileId, deeds: &[&Deed], sector: u64) -> bo
     }
     let (Some(known), Some(now)) = (known, record.now.get(&file)) else { return false };
     now.size != known.size || now.parts.iter().any(|part| !holds(&known, part, now.size, sector))
+}
+
+/// True if a sector has other contents than its last write by an operation, beside which no other changed it.
+fn is_overwritten(record: &Record, file: FileId, deeds: &[&Deed], sector: u64) -> bool {
+    let Some(now) = record.now.get(&file) else { return false };
+    let mut last: BTreeMap<u64, (u64, Option<Vec<u8>>)> = BTreeMap::new();
+    let mut resized = 0;
+    for deed in deeds {
+        let end = deed.ended.unwrap_or(u64::MAX);
+        let Change::Data(data) = &deed.change else {
+            last.clear();
+            resized = resized.max(end);
+            continue;
+        };
+        for at in data.sectors(sector) {
+            let earlier = last.get(&at).map_or(resized, |(end, _)| resized.max(*end));
+            let is_sure = deed.ended.is_some() && deed.began > earlier;
+            last.insert(at, (earlier.max(end), is_sure.then(|| data.after.sector(at, sector))));
+        }
+    }
+    let known = last.into_iter().filter_map(|(at, (_, bytes))| Some((at, bytes?)));
+    let known = State { size: now.size, sectors: known.collect() };
+    now.parts.iter().any(|part| !holds(&known, part, now.size, sector))
 }
 
 /// True if the part of a file of this size has the contents that are known.

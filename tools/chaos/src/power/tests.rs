@@ -509,4 +509,14 @@ fn what_was_not_seen_is_noticed() {
     // Beside an operation that runs, nothing is known.
     other.deeds[0].ended = Some(100);
     assert!(strangers(&other, SECTOR).is_empty());
+    // Beside one that writes other sectors, the written sector is known at the end.
+    let mut other = seen.clone();
+    other.deeds[0].ended = Some(100);
+    let Change::Data(first) = &mut other.deeds[0].change else { unreachable!() };
+    first.offset = 4096;
+    first.before.start = 4096;
+    first.after.start = 4096;
+    assert!(strangers(&other, SECTOR).is_empty());
+    other.now.insert(file(5), Now { size: 512, parts: vec![part(&[b'c'; 512])] });
+    assert!(strangers(&other, SECTOR).contains_key(&file(5)), "written beside");
 }
