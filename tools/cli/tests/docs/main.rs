@@ -175,6 +175,7 @@ const TEXTS: &[(&str, &str, Text)] = &[
         Text::Said("a trace of a running process; tools/cli/tests/outside.rs makes some"),
     ),
     ("docs/trace.md", "[", Text::Said("a line of anyring trace; tools/trace/tests/text.rs has such lines")),
+    ("docs/power-cut.md", "anyring chaos", Text::Said("a command for a program that is not here")),
 ];
 
 fn root() -> PathBuf {
