@@ -1,5 +1,6 @@
 //! Reads that miss the page cache: the device has any number of them, and who waits fetches them.
 
+use crate::arch::Stopped;
 use crate::common::prelude::*;
 
 const PAGE: usize = 4096;
@@ -342,4 +343,61 @@ fn nobody_wants_them_any_more(engine: Engine, file: File) {
     let mut pages = pages();
     ring.submit(&reads(&file, &mut pages));
     ring.close();
+}
+
+/// A caller is stopped as it begins the read, and the descriptor's number is given to another file then.
+#[test]
+fn a_read_that_its_caller_begins_has_the_file_of_its_submission() {
+    let (Some(file), Some(other)) = (cold("begun", 1), cold("other", 101)) else {
+        return skip("no file whose cache can be emptied");
+    };
+    let (mut asked, ask) = pipe();
+    let (mut told, tell) = pipe();
+    let fd = file.as_raw_fd();
+    let pid = child(|| {
+        anyring_engine::install(&SEEING);
+        let mut ring = Ring::new(Engine::User, 4, 0);
+        let mut page = Page([0; PAGE]);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                asked.read_exact(&mut [0]).unwrap();
+                closes(Engine::User, fd);
+                replace(&file, &other);
+                write_to(&tell, b"x");
+            });
+            // SAFETY: the parent traces this thread, and lets it go on.
+            unsafe {
+                libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
+                libc::raise(libc::SIGSTOP);
+                // Ends the process if it never makes that read.
+                libc::alarm(60);
+            }
+            ring.submit_and_wait(&[read(1, &file, &mut page)], 1);
+        });
+        results(&ring.reap_all()) == [(1, PAGE as i32)] && page.0 == [2; PAGE]
+    });
+    let begins_read = |stopped: Stopped| {
+        let [number, .., flags] = stopped.arguments();
+        stopped.number() == libc::SYS_preadv2 && number == fd as u64 && flags == 0
+    };
+    let mut status = 0;
+    // SAFETY: our child, which stops at once; then at each call's begin and end.
+    unsafe {
+        assert_eq!(libc::waitpid(pid, &mut status, libc::__WALL), pid);
+        let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
+        assert_eq!(libc::ptrace(libc::PTRACE_SETOPTIONS, pid, 0, options), 0);
+        loop {
+            assert_eq!(libc::ptrace(libc::PTRACE_SYSCALL, pid, 0, 0), 0);
+            assert_eq!(libc::waitpid(pid, &mut status, libc::__WALL), pid);
+            let stop = libc::WIFSTOPPED(status).then(|| libc::WSTOPSIG(status));
+            assert_eq!(stop, Some(libc::SIGTRAP | 0x80), "the caller reads by the program's descriptor");
+            if begins_read(Stopped::look(pid)) {
+                break;
+            }
+        }
+        write_to(&ask, b"x");
+        told.read_exact(&mut [0]).unwrap();
+        assert_eq!(libc::ptrace(libc::PTRACE_DETACH, pid, 0, 0), 0);
+    }
+    assert_eq!(ended(pid), 0);
 }
