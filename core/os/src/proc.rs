@@ -143,18 +143,6 @@ pub fn thread_status(thread: i32) -> Result<Vec<u8>, Errno> {
     text
 }
 
-/// Returns the process's auxiliary vector: pairs of words.
-///
-/// # Errors
-/// If `/proc` cannot be read.
-#[cfg(not(anyring_simulation))]
-pub fn auxiliary_vector() -> Result<Vec<u8>, Errno> {
-    let vector = open(c"/proc/self/auxv", nr::O_RDONLY | nr::O_CLOEXEC)?;
-    let words = read_all(nr::__NR_read, vector);
-    close(vector);
-    words
-}
-
 /// Returns the mounts that the process sees, as text.
 ///
 /// # Errors

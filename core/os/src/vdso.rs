@@ -1,27 +1,34 @@
 //! Calls `clock_gettime(2)` without a system call, by the function in the kernel's vDSO.
 //!
-//! The function is looked up when tracing begins, in the ELF image whose address is in the auxiliary vector. Until then, and if it is
-//! not found, the system call is made. A ring without a trace does not look for it: that opens a file, for which a filter of the program
-//! may kill.
+//! The function is looked up when the first ring is set up, or tracing begins, in the ELF image whose address the front end has from the
+//! auxiliary vector: no file is opened for that, since a filter of the program may kill for it. Until then, and if the function is not found,
+//! the system call is made.
 
 use core::ffi::CStr;
 use core::mem::size_of;
 
-use crate::sync::atomic::{AtomicPtr, Ordering};
-use crate::{Timespec, arch, clock_ns, nr, proc, user};
+use crate::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use crate::{Timespec, arch, clock_ns, nr, user};
+
+/// The entry of the auxiliary vector that has the address of the image, `AT_SYSINFO_EHDR`.
+pub const AUXILIARY: usize = 33;
 
 type ClockGettime = unsafe extern "C" fn(i32, *mut Timespec) -> i32;
 
+/// The address of the image; 0 if unknown.
+static IMAGE: AtomicUsize = AtomicUsize::new(0);
 static FOUND: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Looks up the function, unless that was found.
+/// Notes the address of the image, which the front end has from the auxiliary vector; 0 if there is none.
+pub fn note_image(address: usize) {
+    IMAGE.store(address, Ordering::Relaxed);
+}
+
+/// Looks up the function, unless that was found, or no front end has noted the image.
 pub fn find_clock() {
-    if !FOUND.load(Ordering::Relaxed).is_null() {
-        return;
-    }
-    let Some(base) = base() else { return };
+    let base = IMAGE.load(Ordering::Relaxed);
     // The program may have unmapped the image (valgrind does).
-    if user::read::<u64>(base as u64).is_err() {
+    if base == 0 || !FOUND.load(Ordering::Relaxed).is_null() || user::read::<u64>(base as u64).is_err() {
         return;
     }
     // SAFETY: the image is the kernel's and is mapped.
@@ -45,18 +52,6 @@ pub fn monotonic_ns() -> u64 {
         0 => time.to_ns().unwrap_or(0),
         _ => clock_ns(nr::CLOCK_MONOTONIC),
     }
-}
-
-/// Returns the address of the image.
-fn base() -> Option<usize> {
-    const AT_SYSINFO_EHDR: usize = 33;
-    let vector = proc::auxiliary_vector().ok()?;
-    let (entries, _) = vector.as_chunks::<{ size_of::<[usize; 2]>() }>();
-    entries.iter().find_map(|entry| {
-        let (tag, value) = entry.split_at(size_of::<usize>());
-        let word = |bytes: &[u8]| usize::from_ne_bytes(bytes.try_into().unwrap_or_default());
-        (word(tag) == AT_SYSINFO_EHDR && word(value) != 0).then(|| word(value))
-    })
 }
 
 /// Looks up the function in the image's table of dynamic symbols.

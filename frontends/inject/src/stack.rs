@@ -1,5 +1,6 @@
 //! The data that the kernel puts on the stack of a new program: arguments, environment and auxiliary vector.
 
+use anyring_engine::os::vdso;
 use core::ffi::c_char;
 use core::ops::Range;
 
@@ -76,6 +77,11 @@ impl Stack {
     /// Returns `AT_HWCAP2`, a set of features of the processor.
     pub fn features(&self) -> usize {
         self.auxiliary(AT_HWCAP2).unwrap_or(0)
+    }
+
+    /// Returns the address of the kernel's vDSO, or 0.
+    pub fn vdso(&self) -> usize {
+        self.auxiliary(vdso::AUXILIARY).unwrap_or(0)
     }
 
     /// Returns the addresses of the program's code, if they can be found.

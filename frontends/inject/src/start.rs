@@ -3,6 +3,7 @@
 use crate::patched::{self, Block};
 use crate::stack::Stack;
 use crate::{arch, frontend};
+use anyring_engine::os::vdso;
 use anyring_runtime::{config, process, sys};
 use anyring_trap::filter::Reach;
 use anyring_trap::{exec, fork, low, trap};
@@ -23,6 +24,7 @@ pub unsafe extern "C" fn start(tracer: usize, _first: usize, top: *const usize, 
     // SAFETY: the kernel's list, and nothing of the program runs yet.
     unsafe { config::forget_started(stack.environment) };
     arch::learn(stack.features());
+    vdso::note_image(stack.vdso());
     let entry = stack.entry();
     let is_low = low::is_low(entry);
     let text = if is_low { Some(low::RANGE) } else { stack.text() };

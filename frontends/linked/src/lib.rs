@@ -17,6 +17,7 @@ pub use anyring_runtime::process::{RINGS_KILL, exits, others_answer};
 pub use cancel::may_end_in;
 pub use notice::thread as thread_enters;
 
+use anyring_engine::os::vdso;
 use anyring_engine::{Caller, Host, frontend};
 use anyring_runtime::config::Level;
 use anyring_runtime::{ask, calls, config, log, process, sys};
@@ -81,6 +82,8 @@ pub fn begin(host: &'static &'static dyn Host) {
     static BEGUN: AtomicBool = AtomicBool::new(false);
     // Threads that make their first ring at the same time all continue with a complete engine: the host is the
     // same, and hooks that run twice do no harm.
+    // SAFETY: only reads a value.
+    vdso::note_image(unsafe { getauxval(vdso::AUXILIARY) });
     process::adopt(host);
     if !BEGUN.swap(true, Ordering::Relaxed) {
         notice::begin();

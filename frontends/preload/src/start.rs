@@ -1,6 +1,7 @@
 //! The steps before `main`, and at the end of the process.
 
 use crate::{frontend, patch};
+use anyring_engine::os::vdso;
 use anyring_interpose::next;
 use anyring_runtime::config::Config;
 use anyring_runtime::{beside, config, process};
@@ -39,6 +40,7 @@ pub extern "C" fn start() {
     // SAFETY: as above; the process has one thread.
     unsafe { config::forget_started(environment) };
     let entry = auxiliary(AT_ENTRY);
+    vdso::note_image(auxiliary(vdso::AUXILIARY as c_ulong).unwrap_or(0));
     // Code of a program with a fixed address lies low; it needs a filter that covers low addresses.
     let reach = Reach { low: entry.is_none_or(low::is_low), text: None };
     let ours = anyring_trap::start::begin(&config, &reach, true, &frontend::FRONTEND, &frontend::HOST);

@@ -84,6 +84,7 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
     let mut params: io_uring_params = user::read(params_address)?;
     check(&params)?;
     user::look_for_tags();
+    os::vdso::find_clock();
     notes::begin();
     lifetime::collect_all();
     register::sweep();

@@ -15,7 +15,10 @@ impl Mark for RequestId {
 
 /// Returns the time of a clock in nanoseconds.
 pub fn now_ns(clock: Clock) -> u64 {
-    os::clock_ns(clock.number())
+    match clock {
+        Clock::Monotonic => os::monotonic_ns(),
+        clock => os::clock_ns(clock.number()),
+    }
 }
 
 impl Core {
