@@ -100,13 +100,17 @@ fn protocol_by(name: &[u8]) -> u32 {
         as u32
 }
 
+/// Returns the number of bytes that can be received or read now, of sockets and of files that tell it.
+pub fn unread(fd: Fd) -> Result<usize, Errno> {
+    let mut count = 0i32;
+    // SAFETY: writes an integer of ours.
+    unsafe { call(nr::__NR_ioctl, [fd as usize, FIONREAD as usize, (&raw mut count).addr(), 0, 0, 0]) }?;
+    Ok(count.max(0) as usize)
+}
+
 /// True if the socket listens: then a stream socket refuses to tell how much can be read.
 fn listens(fd: Fd) -> bool {
-    let mut unread = 0i32;
-    // SAFETY: writes an integer of ours.
-    let asked =
-        unsafe { call(nr::__NR_ioctl, [fd as usize, FIONREAD as usize, (&raw mut unread).addr(), 0, 0, 0]) };
-    asked == Err(Errno::EINVAL)
+    unread(fd) == Err(Errno::EINVAL)
 }
 
 /// Returns the error of a socket's connection that the next call would report; other errors are not found.

@@ -63,10 +63,12 @@ impl Kind {
     pub const POLLED: Kind = Kind(1 << 19);
     /// Blocks are no smaller than pages, so that each page is in one place of a device.
     pub const IN_PAGES: Kind = Kind(1 << 20);
+    /// The kernel makes up the content at each read ([`Place::Made`]), and a read may wait.
+    pub const READS_WAIT: Kind = Kind(1 << 21);
     /// The direct transfers that the kernel cannot do without waiting.
     pub const OF_DIRECT: Kind = Kind::DIRECT_READS_WAIT.with(Kind::DIRECT_WRITES_WAIT);
     /// The ways of reading a file that has no non-blocking reads.
-    pub const OF_READS: Kind = Kind::ADVISED.with(Kind::FAR).with(Kind::READS_BLOCK);
+    pub const OF_READS: Kind = Kind::ADVISED.with(Kind::FAR).with(Kind::READS_BLOCK).with(Kind::READS_WAIT);
     /// All facts about trains of sends.
     pub const ALL_OF_TRAINS: Kind =
         Kind::TRAINS_ASKED.with(Kind::TRAINS).with(Kind::SHORT_TRAINS).with(Kind::STREAM_TRAINS);
@@ -203,9 +205,17 @@ pub fn look_at_reads(fd: Fd) -> Kind {
         Place::Far => Kind::FAR,
         Place::Below => Kind::ADVISED,
         Place::Here => Kind::READS_BLOCK,
+        Place::Made => Kind::READS_BLOCK.with(Kind::READS_WAIT),
     };
     add(fd, kind);
     kind
+}
+
+/// True if a read of a file that has no non-blocking reads may wait for ever.
+pub fn reads_wait(fd: Fd) -> bool {
+    let noted = noted(fd);
+    let kind = if noted.has(Kind::OF_READS) { noted } else { look_at_reads(fd) };
+    kind.has(Kind::READS_WAIT)
 }
 
 /// Replaces the facts about the file; facts about sockets stay.

@@ -156,13 +156,15 @@ pub enum Place {
     Far = 2,
     /// In lower file systems, as overlayfs.
     Below = 3,
+    /// Nowhere: the kernel makes them up at each read, which may wait for what it tells of, as in `/proc/kmsg` and `trace_pipe`.
+    Made = 4,
 }
 
 impl Place {
-    const ALL: [Place; 3] = [Place::Here, Place::Far, Place::Below];
+    const ALL: [Place; 4] = [Place::Here, Place::Far, Place::Below, Place::Made];
 }
 
-/// Cache of mounts: each entry is the mount's number times four plus the [`Place`]. Linux before 6.8 reuses mount numbers; there
+/// Cache of mounts: each entry is the mount's number times eight plus the [`Place`]. Linux before 6.8 reuses mount numbers; there
 /// an entry is only a hint.
 static SEEN: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
 
@@ -177,13 +179,13 @@ pub fn place_of(fd: Fd) -> Place {
     let Some(mount) = mount_of(fd, STATX_MNT_ID | STATX_MNT_ID_UNIQUE) else { return Place::Here };
     let slot = &SEEN[(mount % SEEN.len() as u64) as usize];
     let seen = slot.load(Relaxed);
-    if seen >> 2 == mount
-        && let Some(place) = Place::ALL.into_iter().find(|&place| place as u64 == seen & 3)
+    if seen >> 3 == mount
+        && let Some(place) = Place::ALL.into_iter().find(|&place| place as u64 == seen & 7)
     {
         return place;
     }
     let place = mount_of(fd, STATX_MNT_ID).map_or(Place::Here, place_of_mount);
-    slot.store(mount << 2 | place as u64, Relaxed);
+    slot.store(mount << 3 | place as u64, Relaxed);
     place
 }
 
@@ -196,6 +198,7 @@ fn place_of_mount(mount: u64) -> Place {
     let Ok(mounts) = os::mounts() else { return Place::Here };
     match kind_of(&mounts, mount) {
         Some(b"overlay") => Place::Below,
+        Some(b"proc" | b"tracefs" | b"debugfs") => Place::Made,
         Some(kind) if is_kind_far(kind) => Place::Far,
         _ => Place::Here,
     }

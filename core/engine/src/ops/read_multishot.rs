@@ -101,11 +101,11 @@ fn read_once(cx: &mut Attempt<'_>, fd: Fd) -> Next {
         } else if os::poll_now(fd, EPOLLIN).is_ok_and(|events| events == 0) {
             result = Err(Errno::EAGAIN);
         } else {
-            // The file is ready, but the read blocks if another reader comes first: a thread does it, so that no other request waits.
+            // The file is ready, but the read blocks if another reader comes first: a worker does it, so that nothing else waits.
             cx.lend_buffer();
             let vector = IoVector { base: span.address, length: span.length as u64 };
             cx.data = OpData::Vectors(Box::new([vector]));
-            return Next::Outcome(Outcome::Block);
+            return Next::Outcome(Outcome::BlockForLong);
         }
     }
     conclude(cx, result)

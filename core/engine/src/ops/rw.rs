@@ -507,8 +507,14 @@ fn nothing(cx: &mut Attempt<'_>, fd: Fd, direction: Direction) -> Result<Outcome
             return Ok(Outcome::Wait(EPOLLOUT));
         }
     } else if result == Ok(0) && mode == 0 && direction == Direction::Read {
-        // A file without a type: eventfd, signalfd, timerfd. They refuse buffers that are too short for their data.
-        result = os::read_nothing(fd);
+        // A file without a type. inotify and fanotify, which tell how much there is, are waited for, and then asked for nothing. Others,
+        // as eventfd, signalfd and timerfd, refuse buffers that are too short for their data.
+        if os::unread(fd).is_err() {
+            result = os::read_nothing(fd);
+        } else if os::poll_now(fd, EPOLLIN)? == 0 {
+            let waits = !request.flags.has(Flags::NOWAIT) && !nonblocking::is_wanted(fd);
+            return if waits { Ok(Outcome::Wait(EPOLLIN)) } else { Err(Errno::EAGAIN) };
+        }
     } else if result == Ok(0) && mode == 0 && !nonblocking::is_wanted(fd) {
         // As in `not_now` for an eventfd: the length of the write does not matter.
         if request.flags.has(Flags::NOWAIT) {
@@ -692,6 +698,15 @@ fn not_now(cx: &mut Attempt<'_>, errno: Errno, direction: Direction) -> Result<O
     // A type seen earlier suffices if an attempt at an offset has just failed this way.
     let kind = if begins && host::sees_closes() { kinds::typed_kind(fd)? } else { kinds::look_at_type(fd)? };
     if kind.has(Kind::STORAGE) {
+        if errno == Errno::EOPNOTSUPP && direction == Direction::Read && !nowait && kinds::reads_wait(fd) {
+            // As of the kernel's log or a trace.
+            if os::poll_now(fd, events)? == 0 {
+                return without_nowait(cx, direction);
+            }
+            if cx.flags.has(Flags::WOKEN) {
+                return Ok(Outcome::BlockForLong);
+            }
+        }
         if errno == Errno::EOPNOTSUPP && direction == Direction::Write {
             kinds::writes_block(fd);
         }
@@ -784,7 +799,9 @@ fn without_nowait(cx: &mut Attempt<'_>, direction: Direction) -> Result<Outcome,
     // If the file cannot be polled, the wait finds that out, too, and a thread blocks on it.
     let polled = request.flags.has(Flags::WOKEN) || cx.ring.watch(fd).is_ok();
     if polled && os::poll_now(fd, direction.events())? != 0 {
-        return Ok(Outcome::Block);
+        // Another reader may come first, and then the read waits for what comes next. Writes keep their order.
+        let reads = direction == Direction::Read;
+        return Ok(if reads { Outcome::BlockForLong } else { Outcome::Block });
     }
     Ok(Outcome::Wait(direction.events()))
 }

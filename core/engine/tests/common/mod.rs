@@ -1226,6 +1226,15 @@ pub fn tcp_pair() -> (TcpStream, TcpStream) {
     tcp_pair_at("127.0.0.1:0")
 }
 
+/// A pseudo-terminal, neither end of which knows non-blocking attempts.
+pub fn terminal() -> (i32, i32) {
+    let (mut main, mut terminal) = (0, 0);
+    let null = std::ptr::null_mut();
+    // SAFETY: writes two descriptors of ours.
+    assert_eq!(unsafe { libc::openpty(&mut main, &mut terminal, null, null.cast(), null.cast()) }, 0);
+    (main, terminal)
+}
+
 /// Says that the test leaves something out, and why. The same reason has the same words in every test.
 pub fn skip(reason: &str) {
     anyring_tally::skipped(reason);

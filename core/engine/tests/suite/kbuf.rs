@@ -640,15 +640,6 @@ fn multishot_reads_of_inotify_that_could_block(mut ring: Ring) {
     assert_eq!(all.iter().map(|cqe| cqe.res).collect::<Vec<_>>(), [16, 16]);
 }
 
-/// A pseudo-terminal that both ends of know no non-blocking attempts.
-fn terminal() -> (i32, i32) {
-    let (mut main, mut terminal) = (0, 0);
-    let null = std::ptr::null_mut();
-    // SAFETY: writes two descriptors of ours.
-    assert_eq!(unsafe { libc::openpty(&mut main, &mut terminal, null, null.cast(), null.cast()) }, 0);
-    (main, terminal)
-}
-
 fn read(fd: i32, len: u32, group: u16) -> Sqe {
     Sqe { fd, len, off: u64::MAX, flags: SELECT, buf_index: group, ..sqe(IORING_OP_READ, 1) }
 }

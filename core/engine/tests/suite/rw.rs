@@ -366,6 +366,72 @@ fn what_a_read_leaves_behind_is_there_for_the_next(mut ring: Ring) -> impl Answe
     results(&all)
 }
 
+/// A read waits until more comes than another one has taken, and nothing else waits with it.
+#[both(8, 0)]
+fn two_reads_of_a_terminal_share_what_comes(mut ring: Ring) -> impl Answer {
+    ends_after(60);
+    let (main, terminal) = terminal();
+    let terminal = File::from(owned(terminal));
+    let mut buffers = [[0u8; 8]; 2];
+    let [a, b] = &mut buffers;
+    ring.submit(&[read(&terminal, a, u64::MAX, 1), read(&terminal, b, u64::MAX, 1)]);
+    write_to(&main, b"one\n");
+    let mut all = vec![ring.wait()];
+    all.extend(ring.run(&[nop(2, 0)]));
+    write_to(&main, b"three\n");
+    all.push(ring.wait());
+    close_number(main);
+    buffers.sort();
+    (results(&all), buffers)
+}
+
+/// A read of a trace waits for what is traced, though the file looks like one on storage.
+#[test]
+fn a_read_of_a_trace_waits() {
+    let instance = format!("/sys/kernel/tracing/instances/anyring-{}", std::process::id());
+    if std::fs::create_dir(&instance).is_err() {
+        skip("no tracefs");
+        return;
+    }
+    let trace = File::open(format!("{instance}/trace_pipe"));
+    let answers = trace.map(|trace| {
+        both(|engine| {
+            ends_after(60);
+            let mut ring = ring(engine, 8, 0);
+            let mut buffers = [[0u8; 64]; 2];
+            let [a, b] = &mut buffers;
+            ring.submit(&[read(&trace, a, u64::MAX, 1), read(&trace, b, 0, 1)]);
+            let mut all = ring.run(&[nop(2, 0)]);
+            all.extend(ring.collect_from(&[cancel(3, 1, IORING_ASYNC_CANCEL_ALL)], 3));
+            results(&by_user_data(all))
+        });
+    });
+    std::fs::remove_dir(instance).unwrap();
+    answers.unwrap();
+}
+
+/// inotify waits for an event before it looks at how long the buffer is, an eventfd does not.
+#[both(8, 0)]
+fn reads_of_nothing_wait_where_the_file_does(mut ring: Ring) -> impl Answer {
+    ends_after(60);
+    let watched = nameless(b"");
+    let path = CString::new(format!("/proc/self/fd/{}", watched.as_raw_fd())).unwrap();
+    // SAFETY: a descriptor of ours; the path is a C string.
+    let events = unsafe {
+        let events = File::from_raw_fd(libc::inotify_init1(libc::IN_CLOEXEC));
+        assert!(libc::inotify_add_watch(events.as_raw_fd(), path.as_ptr(), libc::IN_OPEN) > 0);
+        events
+    };
+    let event = File::from(eventfd(0, 0));
+    let nothing = |file: &File| read(file, &mut [], u64::MAX, 1);
+    let mut all = ring.run(&[nothing(&event)]);
+    ring.submit(&[nothing(&events)]);
+    all.extend(ring.run(&[nop(2, 0)]));
+    drop(File::open(path.to_str().unwrap()).unwrap());
+    all.push(ring.wait());
+    results(&all)
+}
+
 #[both(16, 0)]
 fn reads_into_provided_buffers(mut ring: Ring) -> impl Answer {
     let file = nameless(b"0123456789");

@@ -14,7 +14,7 @@ use crate::observe::chaos;
 use crate::ops::net::recv::{MOST_ROUNDS, receive_vectors};
 use crate::ops::net::{calls, is_idle, polls_first};
 use crate::os::user::IoVector;
-use crate::os::{Fd, pages};
+use crate::os::{self, Fd, pages};
 use crate::request::Flags;
 use crate::request::data::OpData;
 use crate::request::field::{Field, Unused};
@@ -255,7 +255,7 @@ fn without_room(cx: &mut Attempt<'_>, fd: Fd, queue: &Shared, errno: Errno) -> O
 /// # Errors
 /// `EAGAIN` if there is neither; else the error of a receive.
 fn has_data(fd: Fd) -> Result<bool, Errno> {
-    let arrived = || calls::unread(fd).is_ok_and(|count| count > 0);
+    let arrived = || os::unread(fd).is_ok_and(|count| count > 0);
     if arrived() {
         return Ok(true);
     }

@@ -536,7 +536,7 @@ fn more_waits(ring: &mut Lent, fd: Fd, count: usize, asked: usize) -> u32 {
         // The socket would have shown its end, and after a short receive there is nothing else.
         SocketKind::Tcp if short && ring.readiness().is_registered(fd) && !shows_end() => false,
         SocketKind::Tcp => more_in_connection(fd),
-        SocketKind::UnixStream if !short || shows_end() => calls::unread(fd).is_ok_and(|unread| unread > 0),
+        SocketKind::UnixStream if !short || shows_end() => os::unread(fd).is_ok_and(|unread| unread > 0),
         _ => false,
     };
     if more { IORING_CQE_F_SOCK_NONEMPTY } else { 0 }
@@ -549,7 +549,7 @@ fn more_in_connection(fd: Fd) -> bool {
         // The connection has ended: there is no data, and none can come.
         Err(Errno::EIO) => true,
         // There is a page or more, or the kernel gives no hint.
-        Err(_) => calls::unread(fd).is_ok_and(|unread| unread > 0) || has_ended(fd),
+        Err(_) => os::unread(fd).is_ok_and(|unread| unread > 0) || has_ended(fd),
     }
 }
 
