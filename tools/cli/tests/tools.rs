@@ -324,14 +324,20 @@ fn helgrind_sees_a_race_with_a_request() {
     if !has("valgrind") {
         return;
     }
-    // Within the engine, of whose locks helgrind does not know.
     let suppressions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/valgrind/helgrind.supp");
     let suppressed = format!("--suppressions={}", suppressions.display());
-    let within = with_the_library(&by(&["valgrind", "-q", "--tool=helgrind"], "debug", &["looks"]));
-    assert!(within.contains("Possible data race"), "{within}");
+    // Within the engine, of whose locks helgrind does not know: one of its threads completes the read, and then the program calls it.
+    let is_the_engines = |race: &str| {
+        let place = race.lines().find(|line| line.contains(" at 0x")).unwrap_or_default();
+        !["followed.c", "ring.h"].iter().any(|program| place.contains(program))
+    };
+    let races_within =
+        |said: &str| said.split("Possible data race").skip(1).filter(|race| is_the_engines(race)).count();
+    let within = with_the_library(&by(&["valgrind", "-q", "--tool=helgrind"], "debug", &["alone"]));
+    assert!(races_within(&within) > 0 && within.contains("done\n"), "{within}");
     let tool = ["valgrind", "-q", "--tool=helgrind", &suppressed];
-    let quiet = with_the_library(&by(&tool, "debug", &["looks"]));
-    assert!(quiet.contains("nothing\nover\n") && !quiet.contains("Possible data race"), "{quiet}");
+    let quiet = with_the_library(&by(&tool, "debug", &["alone"]));
+    assert!(races_within(&quiet) == 0 && quiet.contains("done\n"), "{quiet}");
     // What the program does is reported all the same. Helgrind does not know of atomics, by which this program is right.
     let handed = with_the_library(&by(&tool, "debug", &["handed"]));
     assert!(handed.contains("Possible data race") && handed.contains("touches (followed.c"), "{handed}");

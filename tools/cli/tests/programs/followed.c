@@ -9,6 +9,7 @@
  *   followed races         reads into a buffer that another thread writes to
  *   followed early         writes to the buffer of a read, which may be done, before it looks for the completion
  *   followed looks         branches on a byte that a read in flight is to bring
+ *   followed alone         has a read completed while it makes no call of the ring, and then makes one
  *   followed leaves        frees the buffer of a read in flight
  *   followed handed        reads into a buffer, and has another thread write to it; then a thread that has seen the completion of a read
  *                          by itself writes to the buffer. This is correct
@@ -143,6 +144,18 @@ static void looks(void) {
     free(buffer);
 }
 
+static void alone(void) {
+    char data[4];
+    read_late(data);
+    CHECK(write(ends[1], "over", 4) == 4);
+    while (!ring_peek(&ring))
+        usleep(100);
+    ring_seen(&ring);
+    prepare(IORING_OP_NOP, -1, 0, 0);
+    CHECK(complete() == 0);
+    printf("done\n");
+}
+
 static void leaves(void) {
     char *volatile buffer = malloc(4);
     read_late(buffer);
@@ -202,6 +215,8 @@ int main(int count, char **arguments) {
         early(zeros);
     else if (strcmp(what, "looks") == 0)
         looks();
+    else if (strcmp(what, "alone") == 0)
+        alone();
     else if (strcmp(what, "leaves") == 0)
         leaves();
     else if (strcmp(what, "handed") == 0)
