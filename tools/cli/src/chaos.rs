@@ -2,13 +2,14 @@
 //!
 //! Each run is an `anyring run` with a plan, whose path the program finds in `ANYRING_CHAOS`.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::num::NonZero;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use anyring_chaos::power::{Model, Power, PowerReport};
@@ -116,6 +117,13 @@ impl Session<'_> {
             return Err(Stop::Own(
                 "--jobs with --power-cut: the runs would write the same files".to_owned(),
                 "leave --jobs out",
+            ));
+        }
+        if arguments.power_cut && arguments.setup.is_none() {
+            return Err(Stop::Own(
+                "--power-cut without --setup: each run would begin with the files that the one before left"
+                    .to_owned(),
+                "give a command that makes the files anew, or --setup true if the program does that itself",
             ));
         }
         let record = arguments.replay.as_deref().map(read).transpose()?;
@@ -238,9 +246,13 @@ impl Session<'_> {
     fn search_with(&self, judge: &Judge, runs: u64) -> Result<Vec<Found>, Stop> {
         let bar = progress(runs);
         let (passed, failed, injected) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        let left_alone = Mutex::new(LeftAlone::default());
         let tell = |report: &Report, failure: Option<&Failure>| {
             let count = if failure.is_some() { &failed } else { &passed };
             count.fetch_add(1, Ordering::Relaxed);
+            if let (None, Some(power)) = (failure, &report.power) {
+                left_alone.lock().expect("no thread panics").add(power);
+            }
             injected.fetch_add(report.faults(), Ordering::Relaxed);
             bar.inc(1);
             bar.set_message(format!("{} failed", failed.load(Ordering::Relaxed)));
@@ -255,6 +267,7 @@ impl Session<'_> {
         say_error!(
             "anyring: from seed {first} on: {passed} passed, {failed} failed, {injected} faults injected"
         );
+        left_alone.into_inner().expect("no thread panics").print();
         for group in anyring_chaos::alike(&found) {
             // With fewer faults, the cause is easier to find.
             let Some(simplest) = group.iter().min_by_key(|found| found.report.faults()) else { continue };
@@ -461,6 +474,36 @@ fn print_injected(injected: &[Injected]) {
     injected.iter().take(MOST_PRINTED).for_each(|one| say_error!("  {}", describe(one)));
     if injected.len() > MOST_PRINTED {
         say_error!("  and {} more (--record FILE writes all)", injected.len() - MOST_PRINTED);
+    }
+}
+
+/// The files that were left alone in runs that passed: these runs say nothing of them.
+#[derive(Default)]
+struct LeftAlone {
+    runs: u64,
+    /// The number of runs by file and reason.
+    files: BTreeMap<String, u64>,
+}
+
+impl LeftAlone {
+    fn add(&mut self, power: &PowerReport) {
+        self.runs += u64::from(!power.left_alone.is_empty());
+        for file in &power.left_alone {
+            *self.files.entry(file.clone()).or_default() += 1;
+        }
+    }
+
+    fn print(&self) {
+        if self.runs == 0 {
+            return;
+        }
+        say_error!("anyring: in {} of those that passed, files were left alone and lost nothing:", self.runs);
+        for (file, runs) in self.files.iter().take(MOST_PRINTED) {
+            say_error!("  {file}, in {runs}");
+        }
+        if self.files.len() > MOST_PRINTED {
+            say_error!("  and {} more", self.files.len() - MOST_PRINTED);
+        }
     }
 }
 

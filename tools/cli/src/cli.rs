@@ -476,6 +476,8 @@ pub struct Chaos {
     pub check: Option<String>,
 
     /// Before each run, run this command of the shell, which makes the files as the program needs them
+    ///
+    /// Needed with --power-cut, for a run must not begin with what another one left; `true` if the program makes its files anew itself.
     #[arg(long, value_name = "COMMAND", requires = "power_cut")]
     pub setup: Option<String>,
 

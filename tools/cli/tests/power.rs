@@ -134,12 +134,36 @@ fn a_file_that_something_else_writes_is_left_alone() {
     assert!(named.contains("left alone: ") && named.contains("/log: something that was not seen"), "{named}");
 }
 
+/// Runs that pass say nothing of files that were left alone.
+#[test]
+fn runs_that_left_files_alone_are_counted() {
+    let (directory, program) = (Directory::new("counted"), built("power"));
+    let program = program.to_str().unwrap();
+    let both = format!("{program} file-sync write; printf more >> log");
+    let options = ["--seed", "1", "--runs", "20", "--power-cut", "--setup", "rm -rf ./*", "--check", "true"];
+    let output = chaos(&directory, &[&options[..], &["--", "sh", "-c", &both]].concat());
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let lines: Vec<&str> = said.lines().collect();
+    let told = lines.iter().position(|line| line.contains("of those that passed, files were left alone"));
+    let told = told.unwrap_or_else(|| panic!("no line of files that were left alone:\n{said}"));
+    let number = |line: &str| line.split(' ').find_map(|word| word.parse::<u32>().ok());
+    let runs = number(lines[told]).unwrap();
+    assert!((1..20).contains(&runs), "{said}");
+    assert!(
+        lines[told + 1].contains("/log: something that was not seen")
+            && lines[told + 1].ends_with(&format!(", in {runs}")),
+        "{said}"
+    );
+}
+
 #[test]
 fn mistakes_are_told() {
     let directory = Directory::new("mistakes");
     for (options, part) in [
         (&["--power-cut"][..], "--check"),
         (&["--check", "true"], "--power-cut"),
+        (&["--power-cut", "--check", "true"], "--setup true"),
         (&["--power-cut", "--check", "true", "--crash-model", "fat"], "ext4, xfs or posix"),
         (&["--power-cut", "--check", "true", "--engine", "kernel"], "only anyring's own engine"),
         (&["--power-cut", "--check", "true", "--runs", "2", "--jobs", "2"], "the same files"),
