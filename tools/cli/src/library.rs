@@ -20,6 +20,9 @@ const IMAGE: &str = "libanyring_inject.so";
 /// Files that this command carries, with their names, plain or compressed by `gzip -n`: `build.rs` selects them.
 const CARRIED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/carried.rs"));
 
+/// What valgrind is to leave out of reports about the libraries.
+const SUPPRESSIONS: (&str, &[u8]) = ("helgrind.supp", include_bytes!("helgrind.supp"));
+
 /// Returns the contents of a file that this command carries.
 fn carried(name: &str) -> Option<Cow<'static, [u8]>> {
     CARRIED.iter().find_map(|&(carried, bytes)| match carried.strip_prefix(name)? {
@@ -140,7 +143,7 @@ pub fn image(library: &Path) -> Result<Image, String> {
     }
 }
 
-/// Writes the carried files into a directory.
+/// Writes the carried files into a directory, and the suppressions beside them.
 ///
 /// # Errors
 /// Returns why that failed, for the user.
@@ -154,7 +157,7 @@ pub fn unpack(directory: &Path) -> Result<(), String> {
         let name = name.strip_suffix(".gz").unwrap_or(name);
         write(directory, name, &carried(name).ok_or_else(|| damaged(name))?)?;
     }
-    Ok(())
+    write(directory, SUPPRESSIONS.0, SUPPRESSIONS.1)
 }
 
 fn damaged(name: &str) -> String {

@@ -324,7 +324,7 @@ fn helgrind_sees_a_race_with_a_request() {
     if !has("valgrind") {
         return;
     }
-    let suppressions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/valgrind/helgrind.supp");
+    let suppressions = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/helgrind.supp");
     let suppressed = format!("--suppressions={}", suppressions.display());
     // Within the engine, of whose locks helgrind does not know: one of its threads completes the read, and then the program calls it.
     let is_the_engines = |race: &str| {
