@@ -203,7 +203,7 @@ A ! before an expression negates it. If several are given, all must hold.
 Exit status: the program's own, or 128 plus the number of the signal that ended it; 125 if anyring itself fails. With -p,
 0 when the process has ended, or the trace was interrupted.")]
 pub struct Trace {
-    /// Watch this running process; may be given several times
+    /// Watch this running process, but not those that it starts; may be given several times
     #[arg(short = 'p', long = "attach", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..),
         conflicts_with_all = ["engine", "lossy", "callers", "enters", "sample", "program"])]
     pub processes: Vec<u32>,
@@ -337,7 +337,7 @@ requests in flight and their rate. A ? stands for what cannot be seen (docs/top.
 
 Exit status: 0; 125 if anyring fails, or the process of -p cannot be looked at.")]
 pub struct Top {
-    /// Show only the rings of this process
+    /// Show only the rings of this process, and not those of processes that it starts
     #[arg(short = 'p', long = "process", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub process: Option<u32>,
 
