@@ -164,6 +164,7 @@ const TEXTS: &[(&str, &str, Text)] = &[
     ("docs/adding-an-operation.md", "#[both(", Text::PartOf("core/engine/tests/suite/waitid.rs")),
     ("docs/containers.md", "FATAL:", Text::Said("messages of PostgreSQL")),
     ("docs/containers.md", "can't open:", Text::Said("a message of QEMU")),
+    ("docs/containers.md", "#!/bin/sh", Text::Said("a script that starts a machine")),
     ("docs/containers.md", "fio: pid", Text::Said("a message of fio")),
     ("docs/containers.md", "error(io):", Text::Said("messages of TigerBeetle and Zig")),
     ("docs/containers.md", "java.lang", Text::Said("a message of Netty")),
