@@ -53,6 +53,8 @@ pub struct Program {
     file: Mapped,
     /// The parts that hold code.
     pub texts: Vec<Text>,
+    /// The addresses of segments that hold code: each lies in memory that is protected as a whole.
+    pub segments: Vec<Range<u64>>,
     /// The range of the symbol table in the file.
     symbols: Option<Range<usize>>,
     /// The distance from the address for which the program was linked.
@@ -137,12 +139,17 @@ impl Program {
         let sections =
             Table { offset: long(header, 40)? as usize, size: half(header, 58)?, count: half(header, 60)? };
         let (mut texts, mut symbols) = (texts(&file, &segments)?, None);
+        let address = |text: &Text| {
+            let start = text.base.wrapping_add(moved);
+            start..start.saturating_add(text.bytes.len() as u64)
+        };
+        let segments = texts.iter().map(address).collect();
         if sections.count != 0 {
             (texts, symbols) = parts(&file, &sections, &texts)?;
         }
         let length: usize = texts.iter().map(|text| text.bytes.len()).sum();
         texts.iter_mut().for_each(|text| text.base = text.base.wrapping_add(moved));
-        (length <= SEARCH_MAX).then_some(Self { file, texts, symbols, moved })
+        (length <= SEARCH_MAX).then_some(Self { file, texts, segments, symbols, moved })
     }
 
     /// The bytes of a part.

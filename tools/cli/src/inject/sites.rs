@@ -7,7 +7,7 @@
 
 use super::arch::sites::{self, JUMP, STUB};
 use super::program::{Program, Text};
-use super::tracer::Calls;
+use super::tracer::{Calls, Replacement};
 use anyring_trap::sites::Block;
 use anyring_trap::stub::{CALLS, call_for};
 use serde::Serialize;
@@ -107,7 +107,10 @@ pub fn survey(path: &Path) -> Option<Survey> {
 }
 
 /// Patches a program's sites; the block, or 0 where nothing is patched.
-pub fn patch(calls: &Calls<'_>, program: &Program) -> u64 {
+///
+/// # Errors
+/// The error of a step after which the program cannot go on.
+pub fn patch(calls: &Calls<'_>, program: &Program) -> io::Result<u64> {
     let judged = judge(program);
     let are_all = !judged.iter().any(|one| one.found == Found::Refused);
     let sites: Vec<_> = judged
@@ -117,9 +120,9 @@ pub fn patch(calls: &Calls<'_>, program: &Program) -> u64 {
             _ => None,
         })
         .collect();
-    let Some(range) = program.range().filter(|_| !sites.is_empty()) else { return 0 };
+    let Some(range) = program.range().filter(|_| !sites.is_empty()) else { return Ok(0) };
     let length = Block::BYTES + (sites.len() * STUB).next_multiple_of(4096);
-    let Some(block) = map_near(calls, &range, length as u64) else { return 0 };
+    let Some(block) = map_near(calls, &range, length as u64) else { return Ok(0) };
     let first = block + Block::BYTES as u64;
     let placed = (first..).step_by(STUB).zip(&sites);
     let (mut code, mut jumps) = (Vec::new(), Vec::new());
@@ -135,7 +138,8 @@ pub fn patch(calls: &Calls<'_>, program: &Program) -> u64 {
         let stub = sites::stub(bytes, text.base, site, address, block, own);
         code.extend(stub.unwrap_or([0xcc; STUB]));
         if let (Some(_), Some(jump)) = (stub, sites::jump(bytes, text.base, site, address)) {
-            jumps.push((text.base + site.start as u64, site.code(bytes), jump));
+            let address = text.base + site.start as u64;
+            jumps.push(Replacement { address, before: site.code(bytes), after: jump });
         }
     }
     let behind: Vec<u8> = behind.into_iter().flat_map(u64::to_ne_bytes).collect();
@@ -145,15 +149,20 @@ pub fn patch(calls: &Calls<'_>, program: &Program) -> u64 {
     };
     if prepare().is_err() {
         let _ = calls.make(libc::SYS_munmap, [block, length as u64, 0, 0, 0, 0]);
-        return 0;
+        return Ok(0);
     }
-    let patched =
-        jumps.iter().filter(|(start, before, jump)| calls.replace(*start, before, jump).is_ok()).count();
+    jumps.sort_unstable_by_key(|jump| jump.address);
+    let mut patched = 0;
+    for segment in &program.segments {
+        let of_segment: Vec<_> =
+            jumps.iter().filter(|jump| segment.contains(&jump.address)).copied().collect();
+        patched += calls.replace(&of_segment)?;
+    }
     let has_all = are_all && patched == sites.len();
     let counts = [patched as u64, u64::from(has_all)].map(u64::to_ne_bytes);
     // If the counts cannot be written, the log lacks them, and closes are not relied on.
     let _ = calls.write(block + Block::SITES as u64, counts.as_flattened());
-    block
+    Ok(block)
 }
 
 /// Writes the stubs, and makes them code.

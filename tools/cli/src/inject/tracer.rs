@@ -4,11 +4,12 @@
 //! taken back again. All signals of that process are blocked meanwhile: none that was meant for the
 //! program is lost or comes early.
 
-use super::arch::{Registers, SYSCALL};
+use super::arch::sites;
+use super::arch::{PAGE, Registers, SYSCALL};
 use super::channel::Channel;
 use super::image::Image;
 use super::program::Program;
-use super::sites;
+use super::sites::patch;
 use std::ffi::CStr;
 use std::io;
 
@@ -72,8 +73,9 @@ fn map(tracee: &Tracee, image: &Image, program: &CStr) -> io::Result<()> {
     tracee.poke(at, u64::from_le_bytes(patched))?;
     let registers = match place(tracee, image, &start) {
         Ok(base) => {
-            let block = Program::of(tracee.0, program, at)
-                .map_or(0, |program| sites::patch(&Calls { tracee, start: &start }, &program));
+            let calls = Calls { tracee, start: &start };
+            let block =
+                Program::of(tracee.0, program, at).map_or(Ok(0), |program| patch(&calls, &program))?;
             tracee.poke(at, first)?;
             // SAFETY: asks only.
             let tracer = unsafe { libc::getpid() } as u64;
@@ -141,37 +143,100 @@ impl Calls<'_> {
         self.tracee.write(address, bytes)
     }
 
-    /// Replaces the beginning of some of the program's code, if that is `before`, and not where the process stands.
+    /// Replaces the beginnings of places in one segment of the program's code, where the code is what it is taken for and the process does not stand; how
+    /// many were replaced: none if the code cannot be read. The places must be in the order of their addresses.
     ///
     /// # Errors
-    /// The errors of `ptrace`, or an error that says that the code is not `before`. After an error nothing has changed.
-    pub fn replace(&self, address: u64, before: &[u8], bytes: &[u8]) -> io::Result<()> {
-        const WORD: u64 = size_of::<u64>() as u64;
-        let first = address & !(WORD - 1);
-        let mut there = vec![0; (address - first) as usize + before.len().next_multiple_of(8) + 8];
-        self.tracee.read(first, &mut there)?;
-        let at = self.start.instruction();
-        let place = &mut there[(address - first) as usize..][..before.len()];
-        if place != before || at + WORD > first && at < address + before.len() as u64 + WORD {
-            return Err(io::ErrorKind::InvalidData.into());
+    /// The errors of `mprotect` and `ptrace`, after which the program cannot go on.
+    pub fn replace(&self, places: &[Replacement<'_>]) -> io::Result<usize> {
+        let mut code = spans_of(places);
+        if self.tracee.read_all(&mut code).is_err() {
+            return Ok(0);
         }
-        let was = there.clone();
-        there[(address - first) as usize..][..bytes.len()].copy_from_slice(bytes);
-        let word = |bytes: &[u8], index: usize| {
-            bytes[index * 8..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
-        };
-        let count = (address + bytes.len() as u64 - first).div_ceil(WORD);
-        for index in 0..count {
-            let place = |index: u64| first + index * WORD;
-            if let Err(error) = self.tracee.poke(place(index), word(&there, index as usize)) {
-                // The whole jump or none of it.
-                (0..index)
-                    .try_for_each(|index| self.tracee.poke(place(index), word(&was, index as usize)))?;
-                return Err(error);
+        let (mut spans, mut replaced) = (code.iter_mut(), 0);
+        let mut span = spans.next();
+        for place in places {
+            while span.as_ref().is_some_and(|span| span.end() <= place.address) {
+                span = spans.next();
+            }
+            let Some(span) = &mut span else { break };
+            let offset = (place.address - span.address) as usize;
+            if span.is[offset..].starts_with(place.before) && !self.stands_in(place) {
+                span.is[offset..][..place.after.len()].copy_from_slice(&place.after);
+                replaced += 1;
             }
         }
-        Ok(())
+        self.change(&code)?;
+        Ok(replaced)
     }
+
+    /// True if the process makes its calls within a place.
+    fn stands_in(&self, place: &Replacement<'_>) -> bool {
+        let at = self.start.instruction();
+        at + WORD > place.address && at < place.end()
+    }
+
+    /// Writes spans of code. Their pages are writable meanwhile, if that is allowed.
+    fn change(&self, code: &[Span]) -> io::Result<()> {
+        let (Some(first), Some(last)) = (code.first(), code.last()) else { return Ok(()) };
+        let start = first.address & !(PAGE as u64 - 1);
+        let protect = |access| {
+            let arguments = [start, last.end() - start, access as u64, 0, 0, 0];
+            self.make(libc::SYS_mprotect, arguments)
+        };
+        let access = libc::PROT_READ | libc::PROT_EXEC;
+        if protect(access | libc::PROT_WRITE).is_ok() {
+            let written = self.tracee.write_all(code);
+            protect(access)?;
+            if written.is_ok() {
+                return Ok(());
+            }
+        }
+        code.iter().try_for_each(|span| self.tracee.poke_all(span))
+    }
+}
+
+const WORD: u64 = size_of::<u64>() as u64;
+
+/// A place in a program's code, the code that it is taken for, and what comes there instead of its beginning.
+#[derive(Clone, Copy)]
+pub struct Replacement<'a> {
+    pub address: u64,
+    pub before: &'a [u8],
+    pub after: [u8; sites::JUMP],
+}
+
+impl Replacement<'_> {
+    fn end(&self) -> u64 {
+        self.address + self.before.len() as u64
+    }
+}
+
+/// Some words of code: as they were, and as they are to be.
+struct Span {
+    address: u64,
+    was: Vec<u8>,
+    is: Vec<u8>,
+}
+
+impl Span {
+    fn end(&self) -> u64 {
+        self.address + self.was.len() as u64
+    }
+}
+
+/// The words that hold places, which are in the order of their addresses. No word is in two spans.
+fn spans_of(places: &[Replacement<'_>]) -> Vec<Span> {
+    let mut spans: Vec<Span> = Vec::new();
+    for place in places {
+        let first = place.address & !(WORD - 1);
+        let end = place.end().next_multiple_of(WORD);
+        match spans.last_mut().filter(|last| first <= last.end()) {
+            Some(last) => last.was.resize(last.was.len().max((end - last.address) as usize), 0),
+            None => spans.push(Span { address: first, was: vec![0; (end - first) as usize], is: Vec::new() }),
+        }
+    }
+    spans
 }
 
 /// Returns the memory in which the kernel reads or writes registers.
@@ -184,6 +249,8 @@ struct Tracee(libc::pid_t);
 
 impl Tracee {
     fn request(&self, request: libc::c_uint, address: usize, data: usize) -> io::Result<()> {
+        #[cfg(test)]
+        tests::REQUESTS.set(tests::REQUESTS.get() + 1);
         // SAFETY: callers name memory that fits the request.
         let result = unsafe { libc::ptrace(request, self.0, address, data) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -292,17 +359,48 @@ impl Tracee {
         self.request(libc::PTRACE_POKEDATA, address as usize, word as usize)
     }
 
-    /// Reads memory that the process may read.
-    fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
-        let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        let remote = libc::iovec { iov_base: address as *mut _, iov_len: bytes.len() };
-        // SAFETY: writes to `bytes` only.
-        let read = unsafe { libc::process_vm_readv(self.0, &local, 1, &remote, 1, 0) };
-        match usize::try_from(read) {
-            Ok(read) if read == bytes.len() => Ok(()),
-            Ok(_) => Err(io::Error::other("not all of it could be read")),
-            Err(_) => Err(io::Error::last_os_error()),
+    /// Writes what has changed in a span of code, by words.
+    fn poke_all(&self, span: &Span) -> io::Result<()> {
+        let words = span.was.chunks_exact(WORD as usize).zip(span.is.chunks_exact(WORD as usize));
+        for ((was, is), address) in words.zip((span.address..).step_by(WORD as usize)) {
+            if was != is {
+                self.poke(address, is.first_chunk().map_or(0, |word| u64::from_le_bytes(*word)))?;
+            }
         }
+        Ok(())
+    }
+
+    /// Reads spans of code.
+    fn read_all(&self, code: &mut [Span]) -> io::Result<()> {
+        for some in code.chunks_mut(libc::UIO_MAXIOV as usize) {
+            let local: Vec<_> =
+                some.iter_mut().map(|span| part(span.was.as_mut_ptr(), span.was.len())).collect();
+            let remote: Vec<_> =
+                some.iter().map(|span| part(span.address as *mut u8, span.was.len())).collect();
+            let count = local.len() as libc::c_ulong;
+            // SAFETY: writes to the spans only.
+            let read =
+                unsafe { libc::process_vm_readv(self.0, local.as_ptr(), count, remote.as_ptr(), count, 0) };
+            is_whole(read, &remote)?;
+            some.iter_mut().for_each(|span| span.is.clone_from(&span.was));
+        }
+        Ok(())
+    }
+
+    /// Writes spans of code that the process may write to.
+    fn write_all(&self, code: &[Span]) -> io::Result<()> {
+        for some in code.chunks(libc::UIO_MAXIOV as usize) {
+            let local: Vec<_> =
+                some.iter().map(|span| part(span.is.as_ptr().cast_mut(), span.is.len())).collect();
+            let remote: Vec<_> =
+                some.iter().map(|span| part(span.address as *mut u8, span.is.len())).collect();
+            let count = local.len() as libc::c_ulong;
+            // SAFETY: reads the spans only.
+            let written =
+                unsafe { libc::process_vm_writev(self.0, local.as_ptr(), count, remote.as_ptr(), count, 0) };
+            is_whole(written, &remote)?;
+        }
+        Ok(())
     }
 
     /// Writes `bytes` to memory that the process may write to.
@@ -311,11 +409,21 @@ impl Tracee {
         let remote = libc::iovec { iov_base: address as *mut _, iov_len: bytes.len() };
         // SAFETY: reads `bytes` only.
         let written = unsafe { libc::process_vm_writev(self.0, &local, 1, &remote, 1, 0) };
-        match usize::try_from(written) {
-            Ok(written) if written == bytes.len() => Ok(()),
-            Ok(_) => Err(io::Error::other("not all of it could be written")),
-            Err(_) => Err(io::Error::last_os_error()),
-        }
+        is_whole(written, &[remote])
+    }
+}
+
+/// A part of memory, here or in the process.
+fn part(start: *mut u8, length: usize) -> libc::iovec {
+    libc::iovec { iov_base: start.cast(), iov_len: length }
+}
+
+/// Checks that all of some parts was read or written.
+fn is_whole(moved: isize, parts: &[libc::iovec]) -> io::Result<()> {
+    match usize::try_from(moved) {
+        Ok(moved) if moved == parts.iter().map(|part| part.iov_len).sum::<usize>() => Ok(()),
+        Ok(_) => Err(io::Error::other("not all of it could be moved")),
+        Err(_) => Err(io::Error::last_os_error()),
     }
 }
 
@@ -323,6 +431,87 @@ impl Tracee {
 mod tests {
     use super::super::tests::refuse;
     use super::*;
+    use std::cell::Cell;
+    use std::{ptr, slice};
+
+    thread_local! {
+        /// The requests to trace that this thread has made.
+        pub static REQUESTS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    const SITES: usize = 100;
+    const STEP: usize = 300;
+    const NOPS: [u8; 9] = [0x90; 9];
+
+    /// A process that stands at the first instruction of some code, which makes a call; whether code may become writable in it.
+    fn standing(code: *mut u8, may_write: bool) -> (Tracee, Registers) {
+        // SAFETY: the child makes system calls only, and is traced at its first instruction.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            if !may_write {
+                refuse(libc::SYS_mprotect);
+            }
+            // SAFETY: as above.
+            unsafe {
+                libc::ptrace(libc::PTRACE_TRACEME);
+                libc::raise(libc::SIGSTOP);
+                libc::getppid();
+                libc::_exit(1);
+            }
+        }
+        let tracee = Tracee(child);
+        assert!(tracee.wait().unwrap().is_some());
+        let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
+        tracee.request(libc::PTRACE_SETOPTIONS, 0, options as usize).unwrap();
+        // Into a call, and out of it.
+        tracee.resume_to_syscall().unwrap();
+        tracee.resume_to_syscall().unwrap();
+        let start = tracee.registers().unwrap().with_function(code.addr() as u64, [0; 3]);
+        (tracee, start)
+    }
+
+    /// All places are replaced by few calls, and those that are not what they are taken for, or where the process stands, are left alone.
+    #[test]
+    fn code_is_replaced_all_at_once() {
+        let length = SITES * STEP + PAGE;
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: new memory.
+        let code = unsafe { libc::mmap(ptr::null_mut(), length, access, flags, -1, 0) }.cast::<u8>();
+        // SAFETY: just mapped, and it stays.
+        let bytes = unsafe { slice::from_raw_parts_mut(code, length) };
+        bytes.fill(NOPS[0]);
+        bytes[..SYSCALL.len()].copy_from_slice(&SYSCALL);
+        bytes[STEP * 7 + 3] = 0xc3;
+        // SAFETY: nobody writes there any more.
+        assert_eq!(unsafe { libc::mprotect(code.cast(), length, libc::PROT_READ | libc::PROT_EXEC) }, 0);
+        let place = |offset: usize| Replacement {
+            address: (code.addr() + offset) as u64,
+            before: &NOPS,
+            after: [0xe9; sites::JUMP],
+        };
+        // The first is where the process stands, and the second begins in the word in which that ends.
+        let mut places: Vec<_> = (0..SITES).map(|index| place(index * STEP)).collect();
+        places.insert(1, place(NOPS.len()));
+        let mut expected = bytes.to_vec();
+        for (_, place) in places.iter().enumerate().filter(|(index, _)| ![0, 8].contains(index)) {
+            expected[place.address as usize - code.addr()..][..sites::JUMP].fill(0xe9);
+        }
+        for may_write in [true, false] {
+            let (tracee, start) = standing(code, may_write);
+            let calls = Calls { tracee: &tracee, start: &start };
+            let before = REQUESTS.get();
+            assert_eq!(calls.replace(&places).unwrap(), SITES - 1);
+            let requests = REQUESTS.get() - before;
+            assert!(!may_write || requests <= 8, "{requests}");
+            let mut span = [Span { address: code.addr() as u64, was: vec![0; length], is: Vec::new() }];
+            tracee.read_all(&mut span).unwrap();
+            assert!(span[0].is == expected);
+            // SAFETY: a child of ours.
+            unsafe { libc::kill(tracee.0, libc::SIGKILL) };
+            while tracee.wait().is_ok_and(|status| status.is_some()) {}
+        }
+    }
 
     #[test]
     fn who_asks_is_known_to_live_where_getppid_is_refused() {
