@@ -124,6 +124,10 @@ impl Frontend for Injected {
         patched::settle(interrupted);
     }
 
+    fn thread_pointer(&self) -> usize {
+        arch::thread_pointer()
+    }
+
     fn forked(&self) {
         patched::forked();
     }

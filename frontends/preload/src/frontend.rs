@@ -65,6 +65,10 @@ impl Frontend for Preload {
         inside::take_kept_out()
     }
 
+    fn thread_pointer(&self) -> usize {
+        anyring_runtime::arch::thread_pointer().get()
+    }
+
     fn enters(&self) {
         crate::threads::seen();
     }

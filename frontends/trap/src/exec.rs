@@ -13,7 +13,7 @@
 
 use crate::library::{self, Path, descriptor_path};
 use crate::program::{self, Kind};
-use crate::{stub, trap};
+use crate::{left, stub, trap};
 use alloc::vec::Vec;
 use anyring_engine::os::user;
 use anyring_runtime::config::{self, entries};
@@ -478,7 +478,8 @@ pub unsafe fn perform(number: usize, a: [usize; 6], make: impl FnOnce(usize, [us
     let directory = if at { a[0] as i32 } else { raw::AT_FDCWD };
     let flags = if at { a[4] as u32 } else { 0 };
     // SAFETY: all strings were just read; by its call, the program promises that they are strings.
-    let plan = unsafe { Plan::at(directory, path, arguments, environment, flags) };
+    let mut plan = unsafe { Plan::at(directory, path, arguments, environment, flags) };
+    left::note(&mut plan);
     let (path, arguments, environment) = (plan.path.addr(), plan.arguments.addr(), plan.environment.addr());
     let (number, a) = if at && !plan.replaced {
         (number, [a[0], path, arguments, environment, a[4], 0])

@@ -17,6 +17,7 @@ pub mod exec;
 pub mod filter;
 pub mod fork;
 pub mod handlers;
+pub mod left;
 pub mod library;
 pub mod low;
 pub mod pending;
@@ -65,6 +66,11 @@ pub trait Frontend: Sync {
 
     /// The process has forked and this is the child, whose only thread is the calling one.
     fn forked(&self) {}
+
+    /// The calling thread's pointer, by which it is told from others; 0 if it has none, or it cannot be known.
+    fn thread_pointer(&self) -> usize {
+        0
+    }
 
     /// A call trapped, and the calling thread is about to enter a ring, in which it may end. Called in the handler.
     fn enters(&self) {}

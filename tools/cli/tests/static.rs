@@ -199,6 +199,15 @@ fn children_have_rings_too() {
     }
 }
 
+/// A child of `vfork` that executes a program leaks nothing in its parent's memory.
+#[test]
+fn children_in_this_memory_leave_nothing() {
+    for program in builds("leaves") {
+        let (outcome, _) = compare(&program, &NONE, true);
+        assert_eq!(outcome.stdout, "grown by a MiB: 0\n", "{}", program.display());
+    }
+}
+
 /// Children of a program with rings, and programs that they execute, begin with what they are to have, and leave their parent its own. Forks, and what
 /// they execute, need no trap.
 #[test]

@@ -1,6 +1,5 @@
 //! `execve` and similar functions, with the plans of [`anyring_trap::exec`].
 
-use super::left;
 use super::spawn::Kept;
 use crate::{arch, inside};
 use alloc::vec::Vec;
@@ -9,6 +8,7 @@ use anyring_interpose::next;
 use anyring_runtime::config::entries;
 use anyring_runtime::{calls, log, process, sys};
 use anyring_trap::exec::{self, Plan, Strings};
+use anyring_trap::left;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null;
 use linux_raw_sys::general::AT_EMPTY_PATH;

@@ -10,7 +10,6 @@ use linux_raw_sys::general as raw;
 mod aliases;
 pub mod exec;
 pub mod handovers;
-mod left;
 mod load;
 #[cfg(not(test))]
 pub mod map;

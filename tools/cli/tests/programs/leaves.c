@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define ENTRIES 4000
+#define ENTRIES 12000
 
 static char *environment[ENTRIES + 1];
 
@@ -38,9 +38,9 @@ int main(int count, char **arguments) {
         return 0;
     for (int i = 0; i < ENTRIES; i++)
         environment[i] = "A=B";
-    children(20, arguments[0]);
+    children(3, arguments[0]);
     long before = pages();
-    children(100, arguments[0]);
+    children(15, arguments[0]);
     printf("grown by a MiB: %d\n", pages() - before > 255);
     return 0;
 }

@@ -1,15 +1,15 @@
 //! Memory that a child of `vfork` leaves behind when it executes a program: the memory is its parent's, and the child cannot free it
 //! afterwards. The parent's thread, which has waited for the child, frees it when it next has such a child.
 
+use crate::exec::Plan;
+use crate::signals;
 use alloc::boxed::Box;
-use anyring_runtime::arch::thread_pointer;
 use anyring_runtime::log;
-use anyring_trap::exec::Plan;
-use anyring_trap::signals;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// The memory left to one thread. A child of `vfork` has the thread pointer of the thread that made it.
+/// The memory left to one thread. A child of `vfork` has the thread pointer of the thread that made it. Where that is not known, memory that
+/// is left is never freed.
 struct Place {
     thread: AtomicUsize,
     plan: AtomicPtr<Plan>,
@@ -20,7 +20,10 @@ static PLACES: [Place; 64] =
     [const { Place { thread: AtomicUsize::new(0), plan: AtomicPtr::new(null_mut()) } }; 64];
 
 fn place() -> Option<&'static Place> {
-    let own = thread_pointer().get();
+    let own = crate::frontend().map_or(0, |frontend| frontend.thread_pointer());
+    if own == 0 {
+        return None;
+    }
     PLACES.iter().find(|place| {
         // Only threads with the same thread pointer use a place, one after the other.
         let seen = place.thread.compare_exchange(0, own, Ordering::Relaxed, Ordering::Relaxed);
