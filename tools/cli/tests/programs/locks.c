@@ -1,8 +1,11 @@
-/* Many threads wait for a lock of a file, while others close, duplicate and use descriptors: those do not wait for them. */
+/* Many threads wait for a lock of a file, while others close, duplicate and use descriptors: those do not wait for them. Handlers of signals run while a
+ * process waits for another's lock, and end the wait or not, as they were set. */
 #include "ring.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/time.h>
+#include <sys/wait.h>
 
 enum { WAITERS = 64 };
 static char path[] = "/tmp/anyring-locks-XXXXXX";
@@ -37,13 +40,52 @@ static int asleep(void) {
     return count;
 }
 
+static int to_holder[2];
+
+static void nothing(int signal) { (void)signal; }
+
+static void let_go(int signal) {
+    (void)signal;
+    CHECK(write(to_holder[1], "", 1) == 1);
+}
+
+/* Waits for a lock that a child has, while signals come over and over. */
+static int wait_among_signals(int fd, void (*handler)(int), int flags) {
+    struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
+    struct itimerval often = {{0, 5000}, {0, 5000}}, never = {0};
+    struct flock lock = whole(F_WRLCK);
+    CHECK(sigaction(SIGALRM, &action, 0) == 0 && setitimer(ITIMER_REAL, &often, 0) == 0);
+    int result = fcntl(fd, F_SETLKW, &lock), error = errno;
+    CHECK(setitimer(ITIMER_REAL, &never, 0) == 0);
+    return result == 0 ? 0 : error;
+}
+
+static void wait_for_another_process(void) {
+    int from_holder[2], fd = open(path, O_RDWR);
+    char byte;
+    CHECK(fd >= 0 && pipe(to_holder) == 0 && pipe(from_holder) == 0);
+    pid_t holder = fork();
+    CHECK(holder >= 0);
+    if (holder == 0) {
+        struct flock lock = whole(F_WRLCK);
+        CHECK(fcntl(fd, F_SETLK, &lock) == 0 && write(from_holder[1], "", 1) == 1);
+        CHECK(read(to_holder[0], &byte, 1) == 1);
+        _exit(0);
+    }
+    CHECK(read(from_holder[0], &byte, 1) == 1);
+    printf("interrupted: %d\n", wait_among_signals(fd, nothing, 0) == EINTR);
+    printf("taken in the end: %d\n", wait_among_signals(fd, let_go, SA_RESTART) == 0);
+    CHECK(waitpid(holder, 0, 0) == holder && close(fd) == 0);
+}
+
 int main(void) {
     struct ring ring;
     pthread_t threads[WAITERS];
     int holder = mkstemp(path);
     struct flock lock = whole(F_WRLCK);
-    CHECK(holder >= 0 && fcntl(holder, F_OFD_SETLK, &lock) == 0);
-    CHECK(ring_open(&ring, 8, 0) == 0 && ring_nop(&ring, 1) == 0);
+    CHECK(holder >= 0 && ring_open(&ring, 8, 0) == 0 && ring_nop(&ring, 1) == 0);
+    wait_for_another_process();
+    CHECK(fcntl(holder, F_OFD_SETLK, &lock) == 0);
     for (int i = 0; i < WAITERS; i++)
         CHECK(pthread_create(&threads[i], 0, wait_for_lock, 0) == 0);
     while (__atomic_load_n(&waiting, __ATOMIC_SEQ_CST) < WAITERS || asleep() < WAITERS)

@@ -1,6 +1,6 @@
 /* A process makes a call for a ring, over and over; another one stops it at each instruction of the call, and sends it signals there: one, two at once, and two
  * one after the other, whose handlers run on the stack or on an alternate one. The handlers run once each, before the call is over or right after it, and never
- * while the thread is inside an engine, whose locks it may have. */
+ * while the thread is inside an engine, whose locks it may have. The call has its result, and leaves every other register as it was. */
 #include "ring.h"
 #include <sys/ptrace.h>
 #include <sys/user.h>
@@ -17,7 +17,52 @@ static int first;
 static struct shared {
     volatile int phase, handled[2], is_inside;
     volatile unsigned long handler, bad;
+    /* The first word of `wanted` that a call has changed, from 1 on. */
+    volatile int changed;
 } *shared;
+
+/* What registers hold before the call, and after it: r8, r9, r12 to r15, rbx, rbp, rdi, rsi, rdx, r10, rsp, the flags, xmm0 to xmm15. */
+enum { GENERAL = 14, FLAGS = 13, VECTORS = 16, ARITHMETIC = 0x8d5 };
+struct registers {
+    unsigned long general[GENERAL], vectors[VECTORS][2];
+} wanted, found;
+
+/* io_uring_enter(fd, 1, 0, 0), with r8, r9, r12 to r15, rbx, rbp and the vectors from `wanted`, which gets the rest. */
+long enter_with(long fd);
+__asm__(".pushsection .text\n"
+        ".globl enter_with\n.type enter_with,@function\n"
+        "enter_with:\n"
+        ".irp register, rbx, rbp, r12, r13, r14, r15\n\tpush %\\register\n.endr\n"
+        "lea wanted(%rip), %rcx\n"
+        ".irp index, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15\n"
+        "movups 112 + 16 * \\index(%rcx), %xmm\\index\n.endr\n"
+        "mov (%rcx), %r8\n mov 8(%rcx), %r9\n mov 16(%rcx), %r12\n mov 24(%rcx), %r13\n mov 32(%rcx), %r14\n"
+        "mov 40(%rcx), %r15\n mov 48(%rcx), %rbx\n mov 56(%rcx), %rbp\n"
+        "mov $1, %esi\n xor %edx, %edx\n xor %r10d, %r10d\n"
+        "mov %rdi, 64(%rcx)\n mov %rsi, 72(%rcx)\n mov %rdx, 80(%rcx)\n mov %r10, 88(%rcx)\n mov %rsp, 96(%rcx)\n"
+        /* An overflow, a sign, an adjustment, and a carry. */
+        "mov $0x7fffffff, %eax\n add $1, %eax\n stc\n"
+        "pushf\n pop 104(%rcx)\n"
+        "mov $426, %eax\n syscall\n"
+        "lea found(%rip), %rcx\n"
+        "mov %r8, (%rcx)\n mov %r9, 8(%rcx)\n mov %r12, 16(%rcx)\n mov %r13, 24(%rcx)\n mov %r14, 32(%rcx)\n"
+        "mov %r15, 40(%rcx)\n mov %rbx, 48(%rcx)\n mov %rbp, 56(%rcx)\n mov %rdi, 64(%rcx)\n mov %rsi, 72(%rcx)\n"
+        "mov %rdx, 80(%rcx)\n mov %r10, 88(%rcx)\n mov %rsp, 96(%rcx)\n pushf\n pop 104(%rcx)\n"
+        ".irp index, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15\n"
+        "movups %xmm\\index, 112 + 16 * \\index(%rcx)\n.endr\n"
+        ".irp register, r15, r14, r13, r12, rbp, rbx\n\tpop %\\register\n.endr\n"
+        "ret\n.size enter_with, . - enter_with\n.popsection");
+
+/* Makes the call, and looks at what it has changed. */
+static long enter_and_compare(int fd) {
+    unsigned long *want = wanted.general, *is = found.general;
+    long taken = enter_with(fd);
+    want[FLAGS] &= ARITHMETIC, is[FLAGS] &= ARITHMETIC;
+    for (unsigned i = 0; i < sizeof wanted / sizeof *want; i++)
+        if (want[i] != is[i] && !shared->changed)
+            shared->changed = i + 1;
+    return taken;
+}
 
 extern char __executable_start[], etext[];
 
@@ -39,6 +84,8 @@ static void handle(int signal, siginfo_t *info, void *context) {
 static void run(int flags) {
     stack_t alternate = {.ss_sp = malloc(1 << 16), .ss_size = 1 << 16};
     struct sigaction action = {.sa_sigaction = handle, .sa_flags = flags | SA_SIGINFO};
+    for (unsigned i = 0; i < sizeof wanted / sizeof(long); i++)
+        ((unsigned long *)&wanted)[i] = 0x0123456789abcdeful * (i + 3);
     CHECK(ring_open(&ring, 8, 0) == 0 && sigaltstack(&alternate, 0) == 0);
     CHECK(sigaction(first, &action, 0) == 0 && sigaction(SIGUSR2, &action, 0) == 0);
     CHECK(ptrace(PTRACE_TRACEME, 0, 0, 0) == 0);
@@ -49,7 +96,7 @@ static void run(int flags) {
             shared->phase = 1;
             __asm__ volatile("int3");
         }
-        long taken = ring_enter(ring.fd, 1, 0, 0);
+        long taken = enter_and_compare(ring.fd);
         if (i >= CALLS_BEFORE) {
             shared->phase = 2;
             __asm__ volatile("int3");
@@ -140,9 +187,9 @@ static int send(long point, int signals, int later) {
     /* What is sent at the last instructions comes at the next call. */
     for (int i = 0; came && i < 2 && (!shared->handled[0] || shared->handled[1] != (signals == 2)); i++)
         go_on_to_trap(0);
-    if (shared->bad || (came && (shared->handled[0] != 1 || shared->handled[1] != (signals == 2)))) {
-        printf("at %ld of %ld, %#lx, %d signals, %d later: handlers ran %d and %d times, inside %d, wrong at %#lx\n", point, count,
-               places[point], signals, later, shared->handled[0], shared->handled[1], shared->is_inside, shared->bad);
+    if (shared->bad || shared->changed || (came && (shared->handled[0] != 1 || shared->handled[1] != (signals == 2)))) {
+        printf("at %ld of %ld, %#lx, %d signals, %d later: handlers ran %d and %d times, inside %d, wrong at %#lx, changed %d\n", point, count,
+               places[point], signals, later, shared->handled[0], shared->handled[1], shared->is_inside, shared->bad, shared->changed);
         fflush(stdout);
         _exit(97);
     }
