@@ -245,10 +245,16 @@ pub fn takes_errors(fd: Fd) {
     descriptors::watches_errors(fd, true);
 }
 
-/// Tells the engine that the program is about to set an option of `fd` (perhaps a socket): facts noted about `fd` may change.
+/// Tells the engine that the program is about to set an option of `fd` (perhaps a socket): facts noted about `fd` may change. True if
+/// [`changes_kind`] has to be called, too.
 #[inline]
-pub fn sets_option(fd: Fd, level: i32, name: i32) {
-    kinds::option_set(fd, level as u32, name as u32);
+pub fn sets_option(fd: Fd, level: i32, name: i32) -> bool {
+    kinds::option_set(fd, level as u32, name as u32)
+}
+
+/// Tells the rings that the program is about to set an option of `fd` (perhaps a socket) by which they receive from it in another way.
+pub fn changes_kind(fd: Fd) {
+    descriptors::changes_kind(fd);
 }
 
 /// True if sending the message whose `struct msghdr` is at `message` to `fd` would pass a ring's descriptor.

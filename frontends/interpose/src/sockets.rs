@@ -30,7 +30,10 @@ pub unsafe fn setsockopt<F: Frontend>(
     value: *const c_void,
     length: u32,
 ) -> c_int {
-    frontend::sets_option(fd, level, name);
+    if frontend::sets_option(fd, level, name) && active() && calls::rings_exist() {
+        let _stay = F::enter();
+        frontend::changes_kind(fd);
+    }
     if frontend::concerns_errors(level, name) && active() && calls::rings_exist() {
         let _stay = F::enter();
         frontend::takes_errors(fd);

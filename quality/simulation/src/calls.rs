@@ -713,6 +713,7 @@ fn socket_option(object: &Object, number: u64, level: u32, option: u32, value: u
         net::SO_DOMAIN if kind == Kind::Tcp => net::AF_INET,
         net::SO_DOMAIN => net::AF_UNIX,
         net::SO_ACCEPTCONN => u32::from(listens),
+        net::SO_RCVLOWAT => 1,
         net::SO_COOKIE => {
             // SAFETY: writes a long integer of the caller.
             unsafe { (value as *mut u64).write(number) };

@@ -5,7 +5,7 @@
 //! detects that the fact is wrong, or is correct even then.
 
 use linux_raw_sys::general::{F_GETFL, O_DIRECT, S_IFBLK, S_IFDIR, S_IFIFO, S_IFMT, S_IFREG};
-use linux_raw_sys::net::{SO_LINGER, SOL_SOCKET};
+use linux_raw_sys::net::{SO_LINGER, SO_RCVLOWAT, SOL_SOCKET};
 
 use crate::abi::{Errno, flags};
 use crate::assets::mounts::{self, Place};
@@ -252,12 +252,17 @@ pub fn closes_at_once(fd: Fd) -> bool {
     closes_at_once
 }
 
-/// Forgets what setting option `name` of a socket changes; called before the program sets it.
+/// Forgets what setting option `name` of a socket changes; called before the program sets it. True if rings have to forget the socket's
+/// kind, too.
 #[inline]
-pub fn option_set(fd: Fd, level: u32, name: u32) {
-    if (level, name) == (SOL_SOCKET, SO_LINGER) {
-        take(fd, Kind::NO_LINGER);
-    }
+pub fn option_set(fd: Fd, level: u32, name: u32) -> bool {
+    let forgotten = match (level, name) {
+        (SOL_SOCKET, SO_LINGER) => Kind::NO_LINGER,
+        (SOL_SOCKET, SO_RCVLOWAT) => Kind::TCP,
+        _ => return false,
+    };
+    take(fd, forgotten);
+    forgotten == Kind::TCP
 }
 
 /// Notes that the program reads a socket's errors itself; it may be about to request a time stamp of each

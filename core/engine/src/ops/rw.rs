@@ -470,7 +470,7 @@ fn waits_if_idle(cx: &mut Attempt<'_>, wanted: usize, direction: Direction) -> R
         || if kind == SocketKind::NoSocket {
             wanted >= size_of::<u64>()
         } else {
-            !kind.listens() && (offset == 0 || offset == POSITION)
+            kind.receives() && (offset == 0 || offset == POSITION)
         })
 }
 

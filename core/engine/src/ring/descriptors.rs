@@ -79,6 +79,16 @@ pub fn duplicated(old: Fd, new: Fd) {
     }
 }
 
+/// Handles that `fd`, perhaps a socket, is about to become a socket of another kind.
+pub fn changes_kind(fd: Fd) {
+    if !identity::is_own() {
+        return;
+    }
+    registry::for_each(notes::interested(fd), |ring| {
+        with(ring, |core| core.readiness.forget_socket_kind(fd));
+    });
+}
+
 /// Handles that `fd`, perhaps a socket, is about to be polled by other means than rings, or to get an option that concerns its error queue;
 /// `takes`: the program reads the queue then. Notifications of zero-copy sends must not appear there.
 pub fn watches_errors(fd: Fd, takes: bool) {

@@ -1365,3 +1365,40 @@ fn an_accept_that_is_held_up_holds_up_no_other() {
         answers.into_iter().map(|answer| answer.min(1)).collect::<Vec<_>>()
     });
 }
+
+/// A poll does not tell of less data than the socket's low-water mark, but a receive takes them.
+#[both]
+fn a_receive_takes_less_than_the_low_water_mark(engine: Engine) -> impl Answer {
+    let mut all = Vec::new();
+    for from_the_beginning in [true, false] {
+        let mut ring = Ring::new(engine, 8, 0);
+        let (mut client, server) = tcp_pair();
+        client.set_nodelay(true).unwrap();
+        let set_mark = || {
+            let fd = server.as_raw_fd();
+            if engine == Engine::User && frontend::sets_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
+                frontend::changes_kind(fd);
+            }
+            set_option(&server, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 100);
+        };
+        let mut memory = [0u8; 200];
+        let receive = reading(IORING_OP_RECV, 1, &server, &mut memory);
+        if from_the_beginning {
+            set_mark();
+        }
+        ring.submit(&[receive]);
+        client.write_all(&[1; 100]).unwrap();
+        all.push(ring.collect(1));
+        if !from_the_beginning {
+            set_mark();
+        }
+        client.write_all(&[2; 50]).unwrap();
+        let (mut peeked, flags) = ([0u8; 200], libc::MSG_PEEK | libc::MSG_DONTWAIT);
+        // SAFETY: writes into memory of ours.
+        let mut peek = || unsafe { libc::recv(server.as_raw_fd(), peeked.as_mut_ptr().cast(), 200, flags) };
+        until("the data are there", || peek() == 50);
+        ring.submit_and_wait(&[Sqe { user_data: 2, ..receive }, nop(3, 0)], 1);
+        all.push(by_user_data(ring.reap_all()));
+    }
+    all
+}

@@ -468,7 +468,7 @@ cases![
     a_receive_from_a_number_that_is_not_known = traced(|ring| {
         let (one, other) = tcp_pair();
         write(&one, 5);
-        let calls = "recv(64); SO_TYPE; SO_ACCEPTCONN; SO_PROTOCOL; TCP_ZEROCOPY_RECEIVE";
+        let calls = "recv(64); SO_TYPE; SO_ACCEPTCONN; SO_PROTOCOL; SO_RCVLOWAT; TCP_ZEROCOPY_RECEIVE";
         assert_eq!(run(ring, calls, &[receive(&other, 64)]), [5]);
     }),
     a_multishot_receive = connection(|ring, one, other| {
@@ -595,14 +595,19 @@ cases![
         let calls = "send(5); flags; pwritev2(1); pwritev2(1); send(5); send(5)";
         run(ring, calls, &[send, write, send, sqe(IORING_OP_NOP, 1), send]);
     }),
-    datagrams_of_one_length =
-        datagrams(&[("SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; sendmsg", &[5, 5, 5])]),
+    datagrams_of_one_length = datagrams(&[(
+        "SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; sendmsg",
+        &[5, 5, 5]
+    )]),
     a_shorter_datagram_is_the_last_of_a_call = datagrams(&[(
         "SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; sendmsg; send(5)",
         &[5, 5, 3, 5]
     )]),
     a_longer_datagram_goes_in_a_call_of_its_own = datagrams(&[
-        ("SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; send(5); UDP_SEGMENT; sendmsg", &[5, 9, 9]),
+        (
+            "SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; send(5); UDP_SEGMENT; sendmsg",
+            &[5, 9, 9]
+        ),
         ("send(5); send(9)", &[5, 9])
     ]),
     datagrams_to_a_destination_go_alone = traced(|ring| {
@@ -614,12 +619,17 @@ cases![
         assert_eq!(run(ring, "send(5); send(5)", &[send, send]), [5, 5]);
     }),
     datagrams_that_are_too_long_for_a_link = datagrams(&[
-        ("SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; sendmsg", &[3000; 3]),
+        (
+            "SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; sendmsg",
+            &[3000; 3]
+        ),
         ("UDP_SEGMENT; sendmsg", &[1400; 3]),
         ("UDP_SEGMENT; sendmsg", &[3000; 3])
     ]),
-    more_datagrams_than_leave_together =
-        datagrams(&[("SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; sendmsg", &[5; 30])]),
+    more_datagrams_than_leave_together = datagrams(&[(
+        "SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; sendmsg",
+        &[5; 30]
+    )]),
     sends_that_may_not_go_together = connection(|ring, one, _other| {
         let (_receiver, sender) = udp_connected();
         send_all(ring, "send(0); send(5)", &one, &[0, 5]);
@@ -629,7 +639,12 @@ cases![
         send_all(ring, "send(65000); send(500)", &one, &[65_000, 500]);
         send_all(ring, "send(65000); send(500)", &sender, &[65_000, 500]);
         send_all(ring, "TCP_MAXSEG; sendmsg; send(600)", &one, &[60_000, 5000, 600]);
-        send_all(ring, "send(60000); UDP_SEGMENT; sendmsg", &sender, &[60_000, 5000, 600]);
+        send_all(
+            ring,
+            "send(60000); UDP_SEGMENT; sendmsg",
+            &sender,
+            &[60_000, 5000, 600],
+        );
         send_all(ring, "send(65536); send(5)", &one, &[65_536, 5]);
         // More than a datagram holds.
         let too_long = [send(&sender, 65_536), send(&sender, 5)];
@@ -712,8 +727,7 @@ cases![
     // Accepts.
     connections_that_wait = traced(|ring| {
         let (listener, _clients) = listener(3);
-        let calls =
-            "flags; SO_ACCEPTCONN; FIONBIO; accept4; SO_TYPE; SO_ACCEPTCONN; SO_PROTOCOL; poll; FIONBIO";
+        let calls = "flags; SO_ACCEPTCONN; FIONBIO; accept4; SO_TYPE; SO_ACCEPTCONN; SO_PROTOCOL; SO_RCVLOWAT; poll; FIONBIO";
         for _ in 0..2 {
             let cqes = step(calls, || ring.run(&[accept(&listener, 0)]));
             assert_eq!(cqes[0].flags, IORING_CQE_F_SOCK_NONEMPTY);
@@ -723,14 +737,14 @@ cases![
         let (listener, _clients) = listener(3);
         // The flags twice: once more by the descriptor that the request keeps from then on.
         let calls = "flags; SO_ACCEPTCONN; flags; SO_ACCEPTCONN; FIONBIO; accept4; SO_TYPE; SO_ACCEPTCONN; \
-                     SO_PROTOCOL; poll; accept4; poll; accept4; poll; FIONBIO";
+                     SO_PROTOCOL; SO_RCVLOWAT; poll; accept4; poll; accept4; poll; FIONBIO";
         submit(ring, calls, &[accept(&listener, IORING_ACCEPT_MULTISHOT)], 0);
         assert_eq!(ring.reap_all().len(), 3);
     }),
     many_connections_for_a_multishot_accept = traced(|ring| {
         let (listener, _clients) = listener(12);
         let calls = "flags; SO_ACCEPTCONN; flags; SO_ACCEPTCONN; FIONBIO; accept4; SO_TYPE; SO_ACCEPTCONN; \
-                     SO_PROTOCOL; poll; accept4; poll; accept4; poll; accept4; poll; accept4; poll; accept4; poll; \
+                     SO_PROTOCOL; SO_RCVLOWAT; poll; accept4; poll; accept4; poll; accept4; poll; accept4; poll; accept4; poll; \
                      accept4; poll; accept4; poll; accept4; accept4; accept4; accept4; accept4; FIONBIO";
         submit(ring, calls, &[accept(&listener, IORING_ACCEPT_MULTISHOT)], 0);
         assert_eq!(ring.reap_all().len(), 12);
@@ -759,13 +773,13 @@ cases![
     an_accept_into_a_slot = traced(|ring| {
         empty_slots(ring);
         let (listener, _clients) = listener(1);
-        let calls = "flags; SO_ACCEPTCONN; FIONBIO; accept4(CLOEXEC); SO_TYPE; SO_ACCEPTCONN; SO_PROTOCOL; poll; \
+        let calls = "flags; SO_ACCEPTCONN; FIONBIO; accept4(CLOEXEC); SO_TYPE; SO_ACCEPTCONN; SO_PROTOCOL; SO_RCVLOWAT; poll; \
                      FIONBIO";
         run(ring, calls, &[Sqe { file_index: 1, ..accept(&listener, 0) }]);
     }),
     an_accept_that_polls_first = traced(|ring| {
         let (listener, _clients) = listener(1);
-        let calls = "wait; flags; SO_ACCEPTCONN; FIONBIO; accept4; SO_TYPE; SO_ACCEPTCONN; SO_PROTOCOL; poll; \
+        let calls = "wait; flags; SO_ACCEPTCONN; FIONBIO; accept4; SO_TYPE; SO_ACCEPTCONN; SO_PROTOCOL; SO_RCVLOWAT; poll; \
                      FIONBIO";
         run(ring, calls, &[accept(&listener, IORING_ACCEPT_POLL_FIRST)]);
         run(ring, "flags; FIONBIO; accept4; FIONBIO; flags", &[accept(&listener, IORING_ACCEPT_DONTWAIT)]);

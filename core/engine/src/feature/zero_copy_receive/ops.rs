@@ -125,7 +125,8 @@ fn progress<'a>(cx: &'a mut Attempt<'_>) -> &'a mut Progress {
 /// True if `fd` is a TCP socket whose data is not transformed on the way (as by TLS).
 fn receives_plainly(ring: &mut Lent, fd: Fd) -> bool {
     let kind = ring.readiness_mut().socket_kind(fd);
-    matches!(kind, SocketKind::Tcp | SocketKind::TcpListener) && !calls::carries_another_protocol(fd)
+    matches!(kind, SocketKind::Tcp | SocketKind::TcpLowWater | SocketKind::TcpListener)
+        && !calls::carries_another_protocol(fd)
 }
 
 /// Makes one receive; returns `None` if another one should follow.

@@ -86,7 +86,9 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
     }
     if sqe.off == SocketOp::SOCKET_URING_OP_SETSOCKOPT as u64 {
         let (level, name, ..) = option(&sqe);
-        kinds::option_set(fd, level as u32, name as u32);
+        if kinds::option_set(fd, level as u32, name as u32) {
+            cx.ring.readiness_mut().forget_socket_kind(fd);
+        }
         if error_queue::is_option(level as u32, name as u32) {
             cx.ring.leave_error_queue(fd, true);
         }

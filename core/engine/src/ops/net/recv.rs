@@ -535,7 +535,7 @@ fn more_waits(ring: &mut Lent, fd: Fd, count: usize, asked: usize) -> u32 {
     let more = match kind {
         // The socket would have shown its end, and after a short receive there is nothing else.
         SocketKind::Tcp if short && ring.readiness().is_registered(fd) && !shows_end() => false,
-        SocketKind::Tcp => more_in_connection(fd),
+        SocketKind::Tcp | SocketKind::TcpLowWater => more_in_connection(fd),
         SocketKind::UnixStream if !short || shows_end() => os::unread(fd).is_ok_and(|unread| unread > 0),
         _ => false,
     };

@@ -59,9 +59,11 @@ const STICKY: u32 = EPOLLERR | EPOLLHUP | EPOLLRDHUP;
 pub enum SocketKind {
     /// A TCP stream: a receive that came back short has emptied it.
     Tcp,
+    /// A TCP stream with a low-water mark (`SO_RCVLOWAT`): epoll does not tell of less data, which a receive takes all the same.
+    TcpLowWater,
     /// A Unix stream: it can be asked how much is left, but a receive also stops short at other borders.
     UnixStream,
-    /// A TCP socket that listens.
+    /// A TCP socket that listens, for connections without a low-water mark.
     TcpListener,
     /// Any other socket that listens.
     Listener,
@@ -77,13 +79,15 @@ impl SocketKind {
         let option = |name: u32| os::socket_option(fd, name).unwrap_or(0) as u32;
         let Ok(kind) = os::socket_option(fd, net::SO_TYPE) else { return SocketKind::NoSocket };
         let is_tcp = || option(net::SO_PROTOCOL) == net::IPPROTO_TCP as u32;
+        let has_mark = || option(net::SO_RCVLOWAT) > 1;
         if option(net::SO_ACCEPTCONN) != 0 {
-            return if is_tcp() { SocketKind::TcpListener } else { SocketKind::Listener };
+            // Connections inherit the mark.
+            return if is_tcp() && !has_mark() { SocketKind::TcpListener } else { SocketKind::Listener };
         }
         if kind as u32 != net::SOCK_STREAM {
             SocketKind::Other
         } else if is_tcp() {
-            SocketKind::Tcp
+            if has_mark() { SocketKind::TcpLowWater } else { SocketKind::Tcp }
         } else if option(net::SO_DOMAIN) == net::AF_UNIX {
             SocketKind::UnixStream
         } else {
@@ -96,8 +100,8 @@ impl SocketKind {
         matches!(self, SocketKind::TcpListener | SocketKind::Listener)
     }
 
-    /// True if a receive with nothing to be received waits, rather than fails.
+    /// True if a receive waits until epoll tells of data: it does not fail, and epoll tells of all data.
     pub fn receives(self) -> bool {
-        !self.listens() && self != SocketKind::NoSocket
+        !self.listens() && !matches!(self, SocketKind::NoSocket | SocketKind::TcpLowWater)
     }
 }
