@@ -420,13 +420,11 @@ fn attempt(cx: &mut Attempt<'_>, direction: Direction) -> Result<Outcome, Errno>
         return nothing(cx, fd, direction);
     }
     let flags = request.sqe.op_flags | RWF_NOWAIT;
-    // A request that never waits has only this attempt, so known readiness bits must not replace it.
-    let waits = !request.flags.has(Flags::NOWAIT);
-    if waits
-        && !cx.ring.readiness().worth_trying(fd, direction.events())
-        && waits_if_idle(cx, wanted, direction)?
-    {
-        return Ok(Outcome::Wait(direction.events()));
+    // A request that never waits has only this attempt, so known readiness bits must not replace it. Nor must they replace a write: a small
+    // one may find room in a file that epoll does not call writable.
+    let waits = direction == Direction::Read && !request.flags.has(Flags::NOWAIT);
+    if waits && !cx.ring.readiness().worth_trying(fd, EPOLLIN) && waits_if_idle(cx, wanted)? {
+        return Ok(Outcome::Wait(EPOLLIN));
     }
     let request = cx.request();
     let memory = Memory::of(&request.sqe, &request.data);
@@ -452,8 +450,8 @@ pub fn check_end(fd: Fd, offset: u64, length: usize, direction: Direction) -> Re
     }
 }
 
-/// True if an attempt on a file that is not ready waits, instead of failing immediately.
-fn waits_if_idle(cx: &mut Attempt<'_>, wanted: usize, direction: Direction) -> Result<bool, Errno> {
+/// True if a read of a file that is not ready waits, instead of failing immediately.
+fn waits_if_idle(cx: &mut Attempt<'_>, wanted: usize) -> Result<bool, Errno> {
     let request = cx.request();
     let (fd, offset) = (request.file.fd(), request.sqe.off);
     if is_unseen_storage(fd)? {
@@ -463,7 +461,7 @@ fn waits_if_idle(cx: &mut Attempt<'_>, wanted: usize, direction: Direction) -> R
     let kind = cx.ring.readiness_mut().socket_kind(fd);
     if stream || kind == SocketKind::NoSocket {
         // The wrong end of a pipe never becomes ready.
-        check_mode(fd, direction)?;
+        check_mode(fd, Direction::Read)?;
     }
     // Sockets refuse offsets; eventfd and the like refuse buffers that are too short for their data.
     Ok(stream

@@ -599,3 +599,19 @@ fn files_with_the_number_of_one_that_is_waited_for(engine: Engine) {
     assert_eq!(completions[0].res, buffer.len() as i32);
     assert!(buffer.iter().all(|&byte| byte == b'1'), "{engine:?}: of the file that was there at first");
 }
+
+/// The last page of a full pipe has room for a short write, of which a poll does not tell.
+#[both(8, 0)]
+fn a_short_write_finds_the_room_of_which_no_poll_tells(mut ring: Ring) -> impl Answer {
+    let (_source, mut sink) = pipe();
+    // SAFETY: makes the pipe as long as it is by default.
+    assert_eq!(unsafe { libc::fcntl(sink.as_raw_fd(), libc::F_SETPIPE_SZ, 16 << 12) }, 16 << 12);
+    let page = [0u8; 4096];
+    for length in [4096; 15].into_iter().chain([4000]) {
+        sink.write_all(&page[..length]).unwrap();
+    }
+    ring.submit(&[writing(IORING_OP_WRITE, 1, &sink, &page[..200])]);
+    let short = writing(IORING_OP_WRITE, 2, &sink, &page[..50]);
+    ring.submit_and_wait(&[short, nop(3, 0)], 1);
+    by_user_data(ring.reap_all())
+}
