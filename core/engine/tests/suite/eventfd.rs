@@ -186,3 +186,20 @@ fn a_read_of_the_rings_own_eventfd_finds_the_count_that_woke_it() {
         assert_eq!(count, 1);
     }
 }
+
+#[both]
+fn a_completion_without_room_is_no_news(engine: Engine) -> impl Answer {
+    let params = io_uring_params { cq_entries: 2, ..params(IORING_SETUP_CQSIZE) };
+    let mut ring = Ring::with_params(engine, 2, params).unwrap();
+    let event = counter();
+    ring.register_eventfd(&event);
+    let mut counts = Vec::new();
+    for i in 0..4 {
+        ring.submit(&[nop(i, 0)]);
+        counts.push(take(&event));
+    }
+    ring.reap_all();
+    ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+    counts.push(take(&event));
+    counts
+}

@@ -49,7 +49,8 @@ impl Core {
     /// # Errors
     /// As [`RegisteredEventfd::new`].
     pub(in crate::feature::eventfd) fn set_eventfd(&mut self, fd: Fd, async_only: bool) -> Result<(), Errno> {
-        self.drive_mut().observers.set_eventfd(RegisteredEventfd::new(fd, async_only)?);
+        let tail = self.queues().cq.tail();
+        self.drive_mut().observers.set_eventfd(RegisteredEventfd::new(fd, async_only)?, tail);
         self.shared_mut().note_own_eventfd();
         if self.needs_driver() {
             reactor::attend(self);

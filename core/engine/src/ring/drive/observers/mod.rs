@@ -15,6 +15,8 @@ use crate::ring::drive::glimpse::Glimpse;
 pub struct Observers {
     /// The program's eventfd.
     eventfd: Option<RegisteredEventfd>,
+    /// The CQ's tail when the eventfd was registered or last signalled for a completion.
+    signalled_at: u32,
     /// The eventfd was signalled since a poll of it began.
     rung: bool,
     /// Sees events of the eventfd that are over before epoll is asked, once the eventfd was polled.
@@ -113,9 +115,10 @@ impl Observers {
         self.eventfd.as_ref().map(RegisteredEventfd::fd)
     }
 
-    /// Sets the program's eventfd.
-    pub fn set_eventfd(&mut self, eventfd: RegisteredEventfd) {
+    /// Sets the program's eventfd; `tail` is that of the CQ.
+    pub fn set_eventfd(&mut self, eventfd: RegisteredEventfd, tail: u32) {
         self.eventfd = Some(eventfd);
+        self.signalled_at = tail;
     }
 
     /// Removes the program's eventfd, and returns it.

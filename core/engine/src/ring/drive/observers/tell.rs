@@ -12,7 +12,8 @@ impl Core {
     /// Notifies everyone except sleeping callers.
     #[inline(never)]
     pub(in crate::ring::drive) fn notify_observers(&mut self) {
-        if self.drive.observers.is_eventfd_to_signal() {
+        if self.is_eventfd_to_signal() {
+            self.drive.observers.signalled_at = self.queues.cq.tail();
             self.signal_eventfd();
         }
         if self.drive.observers.stand_in.is_some() {
@@ -34,6 +35,13 @@ impl Core {
             outlet.posted();
         }
         self.drive.observers.outlet = Some(outlet);
+    }
+
+    /// True if the program's eventfd is to be signalled for what was posted just now: not if all of it found no room in the ring.
+    fn is_eventfd_to_signal(&self) -> bool {
+        self.drive.observers.is_eventfd_to_signal()
+            && self.queues.cq.tail() != self.drive.observers.signalled_at
+            && !self.is_eventfd_disabled()
     }
 
     fn is_eventfd_disabled(&self) -> bool {
@@ -132,8 +140,7 @@ impl Core {
 impl Lent {
     /// True if what was posted just now is going to signal the program's eventfd.
     pub fn is_about_to_signal(&self) -> bool {
-        let core = self.core();
-        core.drive.observers.is_eventfd_to_signal() && !core.is_eventfd_disabled()
+        self.core().is_eventfd_to_signal()
     }
 
     /// True if `fd` is the program's eventfd.
