@@ -89,12 +89,14 @@ fn describe(pid: i32, number: i64, arguments: [u64; 6]) -> Option<String> {
         libc::SYS_fcntl if b == libc::F_DUPFD_CLOEXEC as u64 => ("duplicate", None, none),
         libc::SYS_ioctl if b as u32 == linux_raw_sys::ioctl::FIONBIO => ("FIONBIO", None, none),
         libc::SYS_ioctl if b as u32 == linux_raw_sys::ioctl::FIONREAD => ("FIONREAD", None, none),
+        libc::SYS_ioctl if b as u32 == linux_raw_sys::ioctl::TIOCOUTQ => ("SIOCOUTQ", None, none),
         libc::SYS_ioctl => ("ioctl", Some(b), none),
         libc::SYS_getsockopt => {
             let name = match (b as i32, c as i32) {
                 (libc::SOL_SOCKET, _) => names::SOCKET_OPTIONS.of(c as u32),
                 (libc::SOL_TCP, _) => names::TCP_OPTIONS.of(c as u32),
                 (libc::SOL_UDP, libc::UDP_SEGMENT) => Some("UDP_SEGMENT"),
+                (libc::SOL_UDP, libc::UDP_CORK) => Some("UDP_CORK"),
                 (libc::SOL_IP, libc::IP_RECVERR) => Some("IP_RECVERR"),
                 (libc::SOL_IPV6, libc::IPV6_RECVERR) => Some("IPV6_RECVERR"),
                 _ => None,
@@ -596,16 +598,16 @@ cases![
         run(ring, calls, &[send, write, send, sqe(IORING_OP_NOP, 1), send]);
     }),
     datagrams_of_one_length = datagrams(&[(
-        "SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; sendmsg",
+        "SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; UDP_CORK; SIOCOUTQ; sendmsg",
         &[5, 5, 5]
     )]),
     a_shorter_datagram_is_the_last_of_a_call = datagrams(&[(
-        "SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; sendmsg; send(5)",
+        "SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; UDP_CORK; SIOCOUTQ; sendmsg; send(5)",
         &[5, 5, 3, 5]
     )]),
     a_longer_datagram_goes_in_a_call_of_its_own = datagrams(&[
         (
-            "SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; send(5); UDP_SEGMENT; sendmsg",
+            "SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; send(5); UDP_SEGMENT; UDP_CORK; SIOCOUTQ; sendmsg",
             &[5, 9, 9]
         ),
         ("send(5); send(9)", &[5, 9])
@@ -620,14 +622,14 @@ cases![
     }),
     datagrams_that_are_too_long_for_a_link = datagrams(&[
         (
-            "SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; sendmsg",
+            "SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; UDP_CORK; SIOCOUTQ; sendmsg",
             &[3000; 3]
         ),
-        ("UDP_SEGMENT; sendmsg", &[1400; 3]),
-        ("UDP_SEGMENT; sendmsg", &[3000; 3])
+        ("UDP_SEGMENT; UDP_CORK; SIOCOUTQ; sendmsg", &[1400; 3]),
+        ("UDP_SEGMENT; UDP_CORK; SIOCOUTQ; sendmsg", &[3000; 3])
     ]),
     more_datagrams_than_leave_together = datagrams(&[(
-        "SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; sendmsg",
+        "SO_TIMESTAMPING_OLD; TCP_MAXSEG; UDP_SEGMENT; UDP_SEGMENT; UDP_CORK; SIOCOUTQ; sendmsg",
         &[5; 30]
     )]),
     sends_that_may_not_go_together = connection(|ring, one, _other| {
@@ -641,7 +643,7 @@ cases![
         send_all(ring, "TCP_MAXSEG; sendmsg; send(600)", &one, &[60_000, 5000, 600]);
         send_all(
             ring,
-            "send(60000); UDP_SEGMENT; sendmsg",
+            "send(60000); UDP_SEGMENT; UDP_CORK; SIOCOUTQ; sendmsg",
             &sender,
             &[60_000, 5000, 600],
         );
@@ -650,7 +652,7 @@ cases![
         let too_long = [send(&sender, 65_536), send(&sender, 5)];
         assert_eq!(run(ring, "send(65536); flags; SO_TYPE; send(5)", &too_long), [-libc::EMSGSIZE, 5]);
         send_all(ring, "TCP_MAXSEG; sendmsg", &one, &[1, 1, 1]);
-        send_all(ring, "UDP_SEGMENT; sendmsg", &sender, &[1, 1, 1]);
+        send_all(ring, "UDP_SEGMENT; UDP_CORK; SIOCOUTQ; sendmsg", &sender, &[1, 1, 1]);
         for flags in [IOSQE_IO_DRAIN, IOSQE_ASYNC, IOSQE_CQE_SKIP_SUCCESS] {
             let send = send(&one, 5);
             let sends = [send, Sqe { flags: flags as u8, ..send }, send];

@@ -343,3 +343,42 @@ fn each_send_has_its_time_stamp(mut ring: Ring) {
     }
     assert_eq!(all, [4, 4]);
 }
+
+/// The lengths of the next datagrams with so many bytes in all.
+fn datagrams(socket: &UdpSocket, mut bytes: usize) -> Vec<usize> {
+    let mut lengths = Vec::new();
+    while bytes > 0 {
+        let length = socket.recv(&mut [0; 1000]).unwrap();
+        bytes -= length;
+        lengths.push(length);
+    }
+    lengths
+}
+
+/// A datagram ends what a `MSG_MORE` before it began; those behind it are datagrams of their own. On a corked socket all are one.
+#[both(16, 0)]
+fn datagrams_join_what_the_socket_holds_back(mut ring: Ring) -> impl Answer {
+    let more = libc::MSG_MORE as u32;
+    let (to, from) = udp_connected();
+    let memory = pattern(100);
+    let sends = [100, 100, 50].map(|length| send(length as u64, from.as_raw_fd(), &memory[..length]));
+    let mut all = Vec::new();
+    for by_ring in [false, true, false] {
+        if by_ring {
+            all.push((
+                ring.run(&[Sqe { op_flags: more, ..send(10, from.as_raw_fd(), &memory[..10]) }]),
+                vec![],
+            ));
+        } else {
+            // SAFETY: reads ten bytes of ours.
+            let sent = unsafe { libc::send(from.as_raw_fd(), memory.as_ptr().cast(), 10, libc::MSG_MORE) };
+            assert_eq!(sent, 10);
+        }
+        all.push((ring.run(&sends), datagrams(&to, 260)));
+    }
+    set_option(&from, libc::SOL_UDP, libc::UDP_CORK, 1);
+    let cqes = ring.run(&sends);
+    set_option(&from, libc::SOL_UDP, libc::UDP_CORK, 0);
+    all.push((cqes, datagrams(&to, 250)));
+    all
+}

@@ -27,6 +27,7 @@ use crate::ring::row::{Depart, Outcome};
 use crate::ring::{Attempt, Core, Lent};
 
 const SOL_UDP: u32 = 17;
+const UDP_CORK: u32 = 1;
 const UDP_SEGMENT: u32 = 103;
 /// The maximal length of a datagram, of which a train has room for two.
 const LONGEST: u32 = ROOM / 2;
@@ -120,9 +121,13 @@ impl Attempt<'_> {
 
 /// Sends the held requests.
 fn depart(core: &mut Core, held: &[RequestId]) {
-    let mut sent = if held.len() > 1 { send_together(core, held) } else { Ok(0) };
+    let alone = count_alone(core, held);
+    let mut sent = Ok(0);
     let mut waits = false;
-    for &id in held {
+    for (place, &id) in held.iter().enumerate() {
+        if place == alone && !waits {
+            sent = send_together(core, &held[alone..]);
+        }
         let outcome = end_of_held(&mut core.attempt(id), &mut sent, waits);
         waits = matches!(outcome, Outcome::Wait(_));
         let notifies = core[id].flags.has(Flags::NOTIFIES);
@@ -147,12 +152,33 @@ fn end_of_held(cx: &mut Attempt<'_>, sent: &mut Result<usize, Errno>, waits: boo
     }
 }
 
+/// Returns how many of the first requests are sent alone.
+///
+/// A datagram is appended to what the socket holds back (`MSG_MORE`), and a train would be, too, as a whole. What is held back leaves with the
+/// first datagram, unless the socket is corked.
+fn count_alone(core: &Core, held: &[RequestId]) -> usize {
+    let all = held.len();
+    if all == 1 {
+        return all;
+    }
+    let fd = core.order().train.fd();
+    if !is_still_asked_one(core, held[0]) {
+        kinds::take(fd, Kind::ALL_OF_TRAINS);
+        return all;
+    }
+    if core.order().train.is_stream() {
+        return 0;
+    }
+    if os::socket_option_at(fd, SOL_UDP, UDP_CORK) != Ok(0) {
+        return all;
+    }
+    // Also what has left, but not this machine: whether anything is held back cannot be asked.
+    let first = usize::from(calls::unsent(fd) != Ok(0));
+    if all - first > 1 { first } else { all }
+}
+
 /// Returns the number of bytes sent, 0 if each request must be sent alone. An error is that of the first request.
 fn send_together(core: &mut Core, held: &[RequestId]) -> Result<usize, Errno> {
-    if !is_still_asked_one(core, held[0]) {
-        kinds::take(core.order().train.fd(), Kind::ALL_OF_TRAINS);
-        return Ok(0);
-    }
     let mut vectors = core.order_mut().train.take_vectors();
     let mut flags = 0;
     vectors.extend(held.iter().map(|&id| {
