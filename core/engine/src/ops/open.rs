@@ -75,19 +75,18 @@ pub const OPENAT2: Row = opens(op!(IORING_OP_OPENAT2), prep_openat2)
     ])
     .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ENOENT, Errno::E2BIG, Errno::EBADF]);
 
+const CLOSES: Caps = Caps::AT_ONCE.with(Caps::EMPTIES).with(Caps::COMMITTED);
+
 /// `IORING_OP_CLOSE`.
-pub const CLOSE: Row =
-    Row::new(op!(IORING_OP_CLOSE), Caps::AT_ONCE.with(Caps::EMPTIES), prep_close, issue_close)
-        .block(close)
-        .finish(closed)
-        .arguments(&[
-            arg(Field::Fd, "fd", Kind::Descriptor).when(&[When::Is(Field::FileIndex, 0)]),
-            shown::FILE_INDEX,
-        ])
-        .unused(
-            Unused::OFF.with(Unused::ADDR).with(Unused::LEN).with(Unused::OP_FLAGS).with(Unused::BUF_INDEX),
-        )
-        .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENXIO]);
+pub const CLOSE: Row = Row::new(op!(IORING_OP_CLOSE), CLOSES, prep_close, issue_close)
+    .block(close)
+    .finish(closed)
+    .arguments(&[
+        arg(Field::Fd, "fd", Kind::Descriptor).when(&[When::Is(Field::FileIndex, 0)]),
+        shown::FILE_INDEX,
+    ])
+    .unused(Unused::OFF.with(Unused::ADDR).with(Unused::LEN).with(Unused::OP_FLAGS).with(Unused::BUF_INDEX))
+    .errors(&[Errno::EINVAL, Errno::EBADF, Errno::ENXIO]);
 
 /// `IORING_OP_PIPE`.
 pub const PIPE: Row = Row::new(op!(IORING_OP_PIPE), Caps::NONE, prep_pipe, issue_pipe)

@@ -93,7 +93,7 @@ fn rank(core: &Core, id: RequestId) -> Option<u8> {
     match request.phase {
         // The kernel does not find its own reads in flight either.
         Phase::Prepared | Phase::Deferred | Phase::InFlight => None,
-        Phase::Working => (!core.is_at_device(id)).then_some(0),
+        Phase::Working => (!core.is_past_recall(id)).then_some(0),
         Phase::Waiting => Some(1),
         Phase::Ready => request.flags.has(Flags::WOKEN).then_some(1),
         Phase::Armed => (!request.op.caps.has(Caps::HIDDEN)).then_some(2),
@@ -171,6 +171,12 @@ impl Core {
         result
     }
 
+    /// True if the kernel would have executed the request, or handed it to the device, at its submission, so that no cancellation finds
+    /// it. That goes for a close: if it were cancelled, the descriptor would leak.
+    fn is_past_recall(&self, id: RequestId) -> bool {
+        self.is_at_device(id) || self[id].op.caps.has(Caps::EMPTIES)
+    }
+
     fn cancel_by_phase(&mut self, id: RequestId) -> Result<usize, Errno> {
         let request = &mut self[id];
         let counts = usize::from(request.op.caps.has(Caps::LISTED));
@@ -199,7 +205,7 @@ impl Core {
                 }
             }
             Phase::Working => {
-                if self.is_at_device(id) || self.work().has_finished(id) {
+                if self.is_past_recall(id) || self.work().has_finished(id) {
                     return Err(Errno::ENOENT);
                 }
                 if self[id].op.caps.has(Caps::COMMITTED) {

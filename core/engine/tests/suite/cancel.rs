@@ -49,6 +49,17 @@ fn bad_cancellations_are_refused(mut ring: Ring) -> impl Answer {
     ])
 }
 
+/// A close that is cancelled would leak the descriptor. The kernel closes at submission.
+#[both(8, 0)]
+fn a_close_before_a_cancellation_is_not_cancelled(mut ring: Ring) -> impl Answer {
+    [cancel(2, 0, IORING_ASYNC_CANCEL_ANY), cancel(2, 1, 0)].map(|cancel| {
+        let fd = pipe().0.into_raw_fd();
+        let cqes = ring.collect_from(&[Sqe { fd, ..sqe(IORING_OP_CLOSE, 1) }, cancel], 2);
+        // SAFETY: asks for the flags of a descriptor.
+        (by_user_data(cqes), unsafe { libc::fcntl(fd, libc::F_GETFD) })
+    })
+}
+
 #[both(16, 0)]
 fn links_and_drains_whose_turn_has_not_come_cannot_be_found(mut ring: Ring) -> impl Answer {
     let first = Sqe { flags: LINK, ..timeout(1) };
