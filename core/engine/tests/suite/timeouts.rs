@@ -156,6 +156,16 @@ fn multishot_timeouts(mut ring: Ring) -> impl Answer {
 }
 
 #[both(16, 0)]
+fn a_cancelled_multishot_timeout_fails_its_links(mut ring: Ring) -> impl Answer {
+    let flags = IORING_TIMEOUT_MULTISHOT | IORING_TIMEOUT_ETIME_SUCCESS;
+    ring.submit(&[with(timeout(1, &SHORT, 0, flags), LINK), nop(2, 0)]);
+    let first = ring.wait();
+    ring.submit(&[remove(3, 1)]);
+    let ends = std::iter::repeat_with(|| ring.wait()).filter(|cqe| cqe.res != -libc::ETIME);
+    (first, by_user_data(ends.take(3).collect()))
+}
+
+#[both(16, 0)]
 fn link_timeouts(mut ring: Ring) -> impl Answer {
     // In time, not in time, and the rest of the chain.
     let mut all = ring.collect_from(&[nop(1, LINK), with(link_timeout(2, &LONG, 0), LINK), nop(3, 0)], 3);

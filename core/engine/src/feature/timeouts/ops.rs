@@ -153,10 +153,10 @@ fn expire(cx: &mut Attempt<'_>) -> Outcome {
     cx.timeout_fires();
     let Some(timeout) = cx.timeout() else { return Outcome::Armed };
     let flags = timeout.flags;
-    if flags & IORING_TIMEOUT_ETIME_SUCCESS != 0 {
-        cx.flags.set(Flags::NEVER_FAILS);
-    }
     if !goes_on(cx) || !cx.post_more(Errno::ETIME.negated(), 0) {
+        if flags & IORING_TIMEOUT_ETIME_SUCCESS != 0 {
+            cx.flags.set(Flags::NEVER_FAILS);
+        }
         return Errno::ETIME.into();
     }
     cx.list_timeout(None);
