@@ -142,7 +142,7 @@ fn prep_send(cx: &mut Attempt<'_>) -> Result<(), Errno> {
         let vectors = import_vectors(sqe.addr, sqe.len as usize)?;
         Data::Message(Box::new(Message { vectors, ..Message::of_bundle(progress, to) }))
     } else {
-        Data::Transfer(Transfer { progress, length: sqe.len, address: sqe.addr, to })
+        Data::Transfer(Transfer::of(&sqe, progress, to))
     });
     Ok(())
 }

@@ -103,8 +103,7 @@ fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
         user::check_range(sqe.addr, u64::from(sqe.len))?;
     }
     let progress = start(request, 0);
-    request.data =
-        OpData::Net(Data::Transfer(Transfer { progress, length: sqe.len, address: sqe.addr, to: None }));
+    request.data = OpData::Net(Data::Transfer(Transfer::of(&sqe, progress, None)));
     Ok(())
 }
 
@@ -340,8 +339,7 @@ fn memory(cx: &mut Attempt<'_>) -> Result<Span, Errno> {
     let wanted = request.sqe.len as usize;
     let transfer = request.transfer();
     if !selects {
-        let length = (transfer.length as usize).min(os::max_transfer_bytes());
-        return Ok(Span { address: transfer.address, length });
+        return Ok(Span { address: transfer.address, length: transfer.length as usize });
     }
     let span = cx.select_buffer(wanted)?;
     let transfer = cx.transfer();

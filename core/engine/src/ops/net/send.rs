@@ -111,7 +111,7 @@ fn prep_send(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     } else if bundle != 0 {
         Data::Message(Box::new(Message::of_bundle(progress, to)))
     } else {
-        Data::Transfer(Transfer { progress, length: sqe.len, address: sqe.addr, to })
+        Data::Transfer(Transfer::of(&sqe, progress, to))
     });
     Ok(())
 }
@@ -187,7 +187,7 @@ fn send_quickly(ring: &mut Lent, sqe: &Sqe, fd: Fd) -> Tried {
 
 /// Sends the rest after a first attempt.
 pub fn go_on(cx: &mut Attempt<'_>, fd: Fd, result: Result<usize, Errno>) -> Outcome {
-    let asked = cx.sqe.len as usize;
+    let asked = (cx.sqe.len as usize).min(os::max_transfer_bytes());
     match conclude(cx, fd, result, asked) {
         None => advance(cx.request_mut(), result.unwrap_or(0)),
         Some(outcome) => return outcome,

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use linux_raw_sys::net::{MSG_WAITALL, msghdr};
 
-use crate::abi::Errno;
+use crate::abi::{Errno, Sqe};
 use crate::feature::provided_buffers::Span;
 use crate::os;
 use crate::os::user::{self, IoVector};
@@ -41,6 +41,14 @@ pub struct Transfer {
     pub address: u64,
     /// The destination address.
     pub to: Option<Box<Address>>,
+}
+
+impl Transfer {
+    /// Makes the transfer of an SQE's memory, as far as one call can transfer it.
+    pub fn of(sqe: &Sqe, progress: Progress, to: Option<Box<Address>>) -> Transfer {
+        let length = sqe.len.min(os::max_transfer_bytes() as u32);
+        Transfer { progress, length, address: sqe.addr, to }
+    }
 }
 
 /// Size of the longest address (`struct sockaddr_storage`) in bytes.
@@ -251,7 +259,7 @@ fn read_vectors(header: &msghdr, selects: bool) -> Result<Vec<IoVector>, Errno> 
     Ok(vectors)
 }
 
-/// Copies a vector of the program and checks its addresses and lengths.
+/// Copies a vector of the program, checks its addresses and lengths, and limits the sum of the lengths to what one call transfers.
 ///
 /// # Errors
 /// `EINVAL` if it is too long or a length is negative, `EFAULT` if a range cannot be the program's.
@@ -259,10 +267,30 @@ pub fn import_vectors(address: u64, count: usize) -> Result<Vec<IoVector>, Errno
     if count > MOST_VECTORS {
         return Err(Errno::EINVAL);
     }
-    let vectors: Vec<IoVector> = user::read_many(address, count)?;
+    let mut vectors: Vec<IoVector> = user::read_many(address, count)?;
     if vectors.iter().any(|vector| (vector.length as i64) < 0) {
         return Err(Errno::EINVAL);
     }
-    vectors.iter().try_for_each(|vector| user::check_range(vector.base, vector.length))?;
+    let mut room = os::max_transfer_bytes() as u64;
+    for vector in &mut vectors {
+        user::check_range(vector.base, vector.length)?;
+        vector.length = vector.length.min(room);
+        room -= vector.length;
+    }
     Ok(vectors)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::import_vectors;
+    use crate::os;
+    use crate::os::user::IoVector;
+
+    #[test]
+    fn vectors_are_limited_to_what_one_call_transfers() {
+        let vectors = [IoVector { base: 1 << 20, length: 64 << 20 }; 64];
+        let limited = import_vectors(vectors.as_ptr().addr() as u64, vectors.len()).unwrap();
+        let total: u64 = limited.iter().map(|vector| vector.length).sum();
+        assert_eq!((limited.len(), total), (vectors.len(), os::max_transfer_bytes() as u64));
+    }
 }
