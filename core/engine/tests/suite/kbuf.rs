@@ -524,6 +524,45 @@ fn bundles_send_all_there_is(mut ring: Ring) -> impl Answer {
     (all, text.to_vec(), head(&ring, 1))
 }
 
+/// Sends a bundle, or a single buffer, of at most so many bytes from buffers of these lengths, on a connection of its own.
+fn sent(ring: &mut Ring, lengths: &[usize], ioprio: u16, len: u32) -> (Vec<Cqe>, i32) {
+    let (a, _b) = tcp_pair();
+    let mut memory = [0u8; 64];
+    let mut buffers = Buffers::of(ring, 8, 1, 0);
+    lengths.iter().zip(0..).for_each(|(&length, id)| buffers.add(id, &mut memory[..length]));
+    let send = Sqe { opcode: IORING_OP_SEND as u8, ioprio, len, ..recv(1, &a, 1) };
+    ring.submit(&[send]);
+    let mut all = vec![ring.wait()];
+    while all.last().is_some_and(|cqe| cqe.flags & IORING_CQE_F_MORE != 0) {
+        all.push(ring.wait());
+    }
+    let head = head(ring, 1);
+    assert_eq!(unregister(ring, 1), 0);
+    (all, head)
+}
+
+#[both(8, 0)]
+fn a_length_limits_the_first_bundle_of_a_send(mut ring: Ring) -> impl Answer {
+    // Of the second, two buffers would be enough if all were as long as the first.
+    [&[8; 5][..], &[20, 5, 5, 5, 50]].map(|lengths| [8, 40].map(|len| sent(&mut ring, lengths, BUNDLE, len)))
+}
+
+#[both(8, 0)]
+fn sends_refuse_an_empty_buffer(mut ring: Ring) -> impl Answer {
+    [(0, 0), (0, 8), (BUNDLE, 0), (BUNDLE, 8)].map(|(ioprio, len)| sent(&mut ring, &[0, 8, 8], ioprio, len))
+}
+
+#[both(8, 0)]
+fn bundles_with_a_length_refuse_an_empty_buffer(mut ring: Ring) -> impl Answer {
+    let (mut a, b) = tcp_pair();
+    let mut memory = [0u8; 16];
+    let mut buffers = Buffers::of(&ring, 8, 1, 0);
+    buffers.add(0, &mut []);
+    buffers.add(1, &mut memory);
+    a.write_all(b"text").unwrap();
+    (run(&mut ring, Sqe { ioprio: BUNDLE, len: 16, ..recv(1, &b, 1) }), head(&ring, 1))
+}
+
 fn read_multishot(fd: i32, group: u16) -> Sqe {
     Sqe { fd, flags: SELECT, buf_index: group, ..sqe(IORING_OP_READ_MULTISHOT, 1) }
 }

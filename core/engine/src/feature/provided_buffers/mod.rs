@@ -313,7 +313,8 @@ impl BufferGroups {
             return Ok((selected, alloc::vec![vector]));
         };
         let buffers = ring.bundle()?;
-        let first = buffers.first().ok_or(Errno::ENOBUFS)?;
+        // With a limit, the kernel refuses an empty first buffer.
+        let first = buffers.first().filter(|first| wanted == 0 || first.length > 0).ok_or(Errno::ENOBUFS)?;
         let most = os::max_transfer_bytes();
         let mut left = if wanted == 0 { most } else { wanted.min(most) } as u64;
         let mut vectors = Vec::new();

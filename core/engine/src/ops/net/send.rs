@@ -200,9 +200,14 @@ fn wait_for_room(fd: Fd) -> Outcome {
     os::socket_option(fd, SO_TYPE).map_or_else(Outcome::from, |_| Outcome::Wait(EPOLLOUT))
 }
 
-/// Returns how many bytes of provided buffers to send: a buffer of a list is sent as a whole, whatever the SQE's length.
+/// Returns how many bytes of provided buffers to send. A buffer of a list is sent as a whole, whatever the SQE's length; from a ring, no
+/// length is the longest.
 fn wanted(cx: &Attempt<'_>) -> usize {
-    if cx.ring.groups().is_list(cx.sqe.buf_index) { 0 } else { cx.sqe.len as usize }
+    match cx.sqe.len as usize {
+        _ if cx.ring.groups().is_list(cx.sqe.buf_index) => 0,
+        0 => i32::MAX as usize,
+        length => length,
+    }
 }
 
 /// Selects the provided buffer to send from, once; the request keeps it through all attempts.
@@ -214,7 +219,12 @@ fn take_memory(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     if !cx.ring.groups().contains(cx.sqe.buf_index) {
         return Err(Errno::ENOENT);
     }
-    let span = cx.select_buffer(wanted(cx))?;
+    let wanted = wanted(cx);
+    let span = cx.select_buffer(wanted)?;
+    if wanted > 0 && span.length == 0 {
+        cx.return_buffer();
+        return Err(Errno::ENOBUFS);
+    }
     cx.keep_buffers(span.length, 1);
     let transfer = cx.transfer();
     transfer.address = span.address;
@@ -290,12 +300,16 @@ fn issue_bundles(cx: &mut Attempt<'_>, fd: Fd) -> Outcome {
         let request = cx.request();
         let ends = result <= 0 || request.flags.has(Flags::FAILED.with(Flags::WOKEN));
         let flags = request.cqe_flags;
-        if ends || cx.ring.groups().is_empty(cx.sqe.buf_index) || !cx.post_more(result, flags) {
+        // If the length ends with the group's last buffer, only the next attempt finds that no buffer is left.
+        let empties = result as usize != wanted(cx) && cx.ring.groups().is_empty(cx.sqe.buf_index);
+        if ends || empties || !cx.post_more(result, flags) {
             return outcome;
         }
         let request = cx.request_mut();
         request.cqe_flags = 0;
         request.progress().done = 0;
+        // The length limits the first bundle only.
+        request.sqe.len = 0;
     }
 }
 
@@ -303,7 +317,12 @@ fn take_bundle(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     if !cx.ring.groups().contains(cx.sqe.buf_index) {
         return Err(Errno::ENOENT);
     }
-    let vectors = cx.select_buffers(wanted(cx))?;
+    let wanted = wanted(cx);
+    let mut vectors = cx.select_buffers(wanted)?;
+    if let [first, _, ..] = vectors[..] {
+        // The kernel concludes from the first buffer how many are needed.
+        vectors.truncate(wanted.div_ceil(first.length as usize));
+    }
     let length = vectors.iter().map(|vector| vector.length as usize).sum();
     cx.keep_buffers(length, vectors.len() as u16);
     cx.message().vectors = vectors;
