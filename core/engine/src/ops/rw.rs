@@ -357,6 +357,9 @@ fn issue_selected(cx: &mut Attempt<'_>) -> Outcome {
         // If the file can be polled, a part of the buffer may suffice.
         Outcome::Block | Outcome::BlockForLong if lends_buffer(cx) => cx.lend_buffer(),
         Outcome::Block | Outcome::BlockForLong | Outcome::InFlight => cx.keep_buffers(span.length, 1),
+        Outcome::Complete(done) if done != span.length as i32 && takes_whole_buffers(cx) => {
+            cx.keep_buffers(span.length, 1);
+        }
         // At the end of a file the CQE reports the buffer, empty.
         Outcome::Complete(0) => {
             let flags = cx.use_buffers(0, 1);
@@ -383,6 +386,15 @@ fn lends_buffer(cx: &Attempt<'_>) -> bool {
     (!storage || cx.ring.groups().is_incremental(cx.sqe.buf_index))
         && !cx.ring.groups().is_list(cx.sqe.buf_index)
         && os::can_be_polled(fd)
+}
+
+/// True if the file cannot be polled: the kernel gives such a read its whole buffer as it begins, whatever the result. Files that are
+/// not on storage give their buffer back.
+#[cold]
+fn takes_whole_buffers(cx: &Attempt<'_>) -> bool {
+    let fd = cx.file.fd();
+    kinds::typed_kind(fd).is_ok_and(|kind| kind.has(Kind::STORAGE))
+        && !(cx.ring.groups().is_incremental(cx.sqe.buf_index) && os::can_be_polled(fd))
 }
 
 fn issue_into(cx: &mut Attempt<'_>, direction: Direction) -> Outcome {

@@ -744,6 +744,23 @@ fn reads_of_proc_use_buffers_up_bit_by_bit(mut ring: Ring) -> impl Answer {
     })
 }
 
+/// However much of it is in the page cache.
+#[both(8, 0)]
+fn reads_of_files_use_up_what_they_asked_for(mut ring: Ring) -> impl Answer {
+    let file = nameless(b"twelve bytes");
+    let directory = File::open("/").unwrap();
+    [0, INC].map(|flags| {
+        let mut memory = [0u8; 64];
+        let mut buffers = Buffers::of(&ring, 4, 1, flags);
+        buffers.fill(&mut memory, 32, 0, 1);
+        let reads = [(file.as_raw_fd(), 0), (file.as_raw_fd(), 99), (directory.as_raw_fd(), 0)];
+        let answers = reads.map(|(fd, off)| (run(&mut ring, Sqe { off, ..read(fd, 14, 1) }), head(&ring, 1)));
+        let left = [0, 1].map(|index| buffers.left(index, memory.as_ptr() as u64));
+        assert_eq!(unregister(&ring, 1), 0);
+        (answers, left)
+    })
+}
+
 /// Of a buffer that a thread reads into, nobody else gets a part meanwhile; what is left of it can be had again.
 #[both(8, 0)]
 fn two_terminals_share_their_buffers(mut ring: Ring) -> impl Answer {
