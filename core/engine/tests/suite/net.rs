@@ -805,6 +805,23 @@ fn a_short_read_of_a_unix_stream_may_leave_some(mut ring: Ring) -> impl Answer {
     all
 }
 
+/// A descriptor ends a receive, whose rest waits. One request polls first, as those of a program do that decides by the flag.
+#[both(8, 0)]
+fn a_short_receive_tells_of_the_rest(mut ring: Ring) -> impl Answer {
+    let (mut a, b) = UnixStream::pair().unwrap();
+    let mut text = *b"with a descriptor";
+    let mut control = [20, libc::SOL_SOCKET as u64 | (libc::SCM_RIGHTS as u64) << 32, b.as_raw_fd() as u64];
+    let mut outward = header(&mut [&mut text]);
+    (outward.raw.msg_control, outward.raw.msg_controllen) = (control.as_mut_ptr().cast(), 20);
+    let mut all = ring.run(&[message(IORING_OP_SENDMSG, 1, a.as_raw_fd(), &outward)]);
+    a.write_all(b"plain").unwrap();
+    let mut buffer = [0; 32];
+    let receive = recv(2, b.as_raw_fd(), &mut buffer);
+    let polls_first = Sqe { ioprio: IORING_RECVSEND_POLL_FIRST as u16, ..receive };
+    all.extend(ring.one_by_one(&[polls_first, receive]));
+    all
+}
+
 /// A request that is to poll first, and is ready, is done when the call returns, whether that waits or not.
 #[both(4, 0)]
 fn polling_first_takes_no_second_call(mut ring: Ring) -> impl Answer {

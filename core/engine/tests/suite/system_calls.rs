@@ -569,7 +569,7 @@ cases![
                 Sqe { len: 4, op_flags: ALL, ..local },
             ),
             (asks, Sqe { len: 4, ioprio: POLL_FIRST, ..local }),
-            ("recv(8)", local),
+            ("recv(8); FIONREAD", local),
         ] {
             run(ring, calls, &[sqe]);
         }

@@ -534,7 +534,10 @@ fn more_waits(ring: &mut Lent, fd: Fd, count: usize, asked: usize) -> u32 {
         // The socket would have shown its end, and after a short receive there is nothing else.
         SocketKind::Tcp if short && ring.readiness().is_registered(fd) && !shows_end() => false,
         SocketKind::Tcp | SocketKind::TcpLowWater => more_in_connection(fd),
-        SocketKind::UnixStream if !short || shows_end() => os::unread(fd).is_ok_and(|unread| unread > 0),
+        // A short receive may have stopped behind data that came with descriptors, which is seldom worth a call.
+        SocketKind::UnixStream if !short || shows_end() || ring.readiness().heeds_rest() => {
+            os::unread(fd).is_ok_and(|unread| unread > 0)
+        }
         _ => false,
     };
     if more { IORING_CQE_F_SOCK_NONEMPTY } else { 0 }
