@@ -20,7 +20,7 @@ const IMAGE: &str = "libanyring_inject.so";
 /// Files that this command carries, with their names, plain or compressed by `gzip -n`: `build.rs` selects them.
 const CARRIED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/carried.rs"));
 
-/// What valgrind is to leave out of reports about the libraries.
+/// The suppressions of reports about the libraries that valgrind takes.
 const SUPPRESSIONS: (&str, &[u8]) = ("helgrind.supp", include_bytes!("helgrind.supp"));
 
 /// Returns the contents of a file that this command carries.
