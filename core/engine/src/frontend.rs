@@ -294,6 +294,22 @@ pub fn readiness_fd(fd: Fd) -> Result<Fd, i32> {
     stand_in::of(fd).map_err(Errno::negated)
 }
 
+/// Returns the descriptor of [`readiness_fd`] for a poll by the calling thread that begins, in line with the CQ. If the poll finds the
+/// descriptor readable, the thread calls [`end_poll`].
+///
+/// # Errors
+/// As for [`readiness_fd`].
+pub fn begin_poll(ring: Fd) -> Result<Fd, i32> {
+    fork::notice();
+    stand_in::begin_poll(ring).map_err(Errno::negated)
+}
+
+/// Returns whether there are completions, after a poll that [`begin_poll`] began has found the descriptor readable. If not, the poll goes on.
+pub fn end_poll(ring: Fd) -> bool {
+    fork::notice();
+    stand_in::end_poll(ring)
+}
+
 /// Tells the engine that the program has put a ring's [`readiness_fd`] into an epoll instance, in the ring's place.
 pub fn added_to_epoll(ring: Fd) {
     stand_in::added_to_epoll(ring);

@@ -309,9 +309,13 @@ pub fn eventfd_add(fd: Fd) -> bool {
 
 /// Resets the counter of an eventfd made by [`eventfd`].
 pub fn eventfd_drain(fd: Fd) {
-    if !is_still_own(fd) {
-        return;
+    if is_still_own(fd) {
+        eventfd_take(fd);
     }
+}
+
+/// Resets the counter of an eventfd that was found to be [still the engine's](is_still_own) just now.
+pub fn eventfd_take(fd: Fd) {
     let mut count = 0u64;
     // SAFETY: writes eight bytes of ours.
     let _ = unsafe { call(nr::__NR_read, [fd as usize, &raw mut count as usize, 8, 0, 0, 0]) };

@@ -221,6 +221,10 @@ fn submit_one(index: usize, command: &Command) -> Result<(), Errno> {
         world(|world| {
             let result = result.map_or_else(|errno| -i64::from(errno), |done| done as i64);
             world.kernel.contexts[index].post(data, result);
+        });
+        // Another thread may see the event before.
+        world::point();
+        world(|world| {
             if let Some(told) = &told {
                 world.kernel.add_to_eventfd(told.0, 1);
             }

@@ -48,6 +48,8 @@ pub enum Fetch {
     Look,
     /// The thread reads a registered eventfd.
     Eventfd,
+    /// The thread polls the ring's descriptor.
+    Poll,
 }
 
 /// A ring; the thread with the same number creates it and reaps its completions.
@@ -249,9 +251,11 @@ impl Maker {
             _ => 0,
         };
         let quiet = matches!(self.family, Family::Quiet | Family::Cancel);
-        let fetch = match self.random.below(if quiet { 3 } else { 6 }) {
-            0 | 1 if flags & IORING_SETUP_DEFER_TASKRUN == 0 => Fetch::Look,
+        let defers = flags & IORING_SETUP_DEFER_TASKRUN != 0;
+        let fetch = match self.random.below(if quiet { 4 } else { 7 }) {
+            0 | 1 if !defers => Fetch::Look,
             2 => Fetch::Eventfd,
+            3 if !defers => Fetch::Poll,
             _ => Fetch::Enter,
         };
         let few = self.family == Family::Overflow;

@@ -137,6 +137,12 @@ impl Mapped {
         Some(taken)
     }
 
+    /// True if there is a completion to reap.
+    pub fn has_completion(&self) -> bool {
+        let [head, tail, ..] = self.params.cq;
+        self.load(head) != self.load(tail)
+    }
+
     /// True if completions are in the overflow list.
     pub fn overflows(&self) -> bool {
         self.load(self.params.sq[3]) & IORING_SQ_CQ_OVERFLOW != 0

@@ -1108,6 +1108,7 @@ fn fetch(ring: usize) {
                 world::sleep_for(look_ns);
                 look_ns = (look_ns * 2).min(LONGEST_LOOK_NS);
             }
+            Fetch::Poll => poll_ring(ring),
             Fetch::Eventfd => {
                 read_eventfd(ring);
                 if defers || ends {
@@ -1131,6 +1132,32 @@ fn cancel_all_at_once(ring: usize) {
     let address = &raw const argument as usize;
     let _ = mapped(ring).register(Registration::IORING_REGISTER_SYNC_CANCEL as u32, address, 1);
     enter(ring, 0, 1, Some(0));
+}
+
+/// Polls a ring's descriptor, as a front end does for a program, until there is a completion.
+fn poll_ring(ring: usize) {
+    let memory = mapped(ring);
+    let now_ns = || world(|world| world.kernel.now_ns);
+    let mut end_ns = now_ns() + PATIENCE_NS;
+    let mut is_missed = false;
+    let Ok(fd) = frontend::begin_poll(memory.fd) else {
+        // No descriptor can be had now.
+        return world::sleep_for(1_000_000);
+    };
+    loop {
+        let time = Time::from_ns(end_ns.saturating_sub(now_ns()));
+        let mut entry = nr::pollfd { fd, events: nr::POLLIN as i16, revents: 0 };
+        let arguments = [&raw mut entry as usize, 1, &raw const time as usize, 0, 8, 0];
+        match calls::call(nr::__NR_ppoll, arguments) {
+            Ok(0) if is_missed => fail("late: a poll of the ring sleeps though there is a completion"),
+            Ok(0) if memory.has_completion() => {
+                // A thread may be about to tell of it.
+                (is_missed, end_ns) = (true, now_ns() + 1_000_000_000);
+            }
+            Ok(_) if entry.revents == nr::POLLIN as i16 && !frontend::end_poll(memory.fd) => {}
+            _ => return,
+        }
+    }
 }
 
 fn read_eventfd(ring: usize) {

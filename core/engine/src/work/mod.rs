@@ -33,7 +33,7 @@ use crate::process::credentials::{Credentials, Whose};
 use crate::request::data::OpData;
 use crate::request::{Request, RequestId};
 use crate::wait::loan::Loan;
-use crate::work::aio::Command;
+use crate::work::aio::{Command, Told};
 use crate::work::interrupt::InterruptSlot;
 
 pub use queue::WorkQueue;
@@ -103,8 +103,8 @@ pub struct Work {
     took_us: Option<u64>,
     /// The command of an O_DIRECT transfer, which the kernel can do while no thread waits.
     pub direct: Option<Command>,
-    /// An eventfd reports the end of the direct transfer.
-    is_told: bool,
+    /// The threads that are told of the end of the direct transfer.
+    told: Told,
     /// The call that has submitted the transfer goes on: the descriptor still is the file's.
     is_fresh: bool,
     /// The attempt takes as long as a device does. It must not block a caller that does not wait.

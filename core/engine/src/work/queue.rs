@@ -201,6 +201,12 @@ impl WorkQueue {
     pub fn note_fetch(&mut self) {
         self.in_flight.note_fetch();
     }
+
+    /// Notes that a thread polls the ring's descriptor, and fetches what has ended when it wakes.
+    pub fn note_poll(&mut self) {
+        self.in_flight.note_fetch();
+        self.in_flight.note_presence();
+    }
 }
 
 /// Work that is lent to the call that submits it; see [`crate::wait::loan`].

@@ -18,7 +18,7 @@ use crate::request::{FileHold, Flags, Phase, Request, RequestId};
 use crate::ring::drive::reactor;
 use crate::ring::row::Outcome;
 use crate::ring::{Attempt, Core, CoreGuard, Lent, Ring, lifetime, live};
-use crate::work::aio::Command;
+use crate::work::aio::{Command, Told};
 use crate::work::{Batch, Owner, Piece, Step, Work, own_file, pool};
 
 impl Owner for Ring {
@@ -82,7 +82,7 @@ impl Work {
             is_cached_write: !transfers && row.caps.has(Caps::HASHED) && row.caps.has(Caps::POSITION),
             took_us: None,
             direct,
-            is_told: false,
+            told: Told::Nobody,
             is_fresh: false,
             is_slow: transfers,
             hash: 0,

@@ -440,3 +440,156 @@ fn a_write_behind_the_end_makes_no_others_dear() {
     // One in so many is tried.
     assert!((0..200).any(|_| !write(0)), "a write is tried, and done without waiting");
 }
+
+/// Polls a ring's descriptor as a front end does; whether there are completions within the time.
+fn polled(engine: Engine, ring: RawFd, time_ms: i32) -> bool {
+    let is_user = engine == Engine::User;
+    let fd = if is_user { frontend::begin_poll(ring).unwrap() } else { ring };
+    let mut list = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+    loop {
+        // SAFETY: a list of one.
+        match unsafe { libc::poll(list.as_mut_ptr(), 1, time_ms) } {
+            1 if is_user && !frontend::end_poll(ring) => {}
+            ready => return ready == 1,
+        }
+    }
+}
+
+/// Reads of the first pages of a file.
+fn reads(file: &File, pages: &mut [Page]) -> Vec<Sqe> {
+    pages.iter_mut().enumerate().map(|(at, page)| read(at as u64, file, page, at)).collect()
+}
+
+/// However many go together, and whatever the program leaves in the CQ.
+#[by(on_storage("polled"))]
+fn a_poll_tells_of_transfers(engine: Engine, file: File) {
+    let mut ring = Ring::new(engine, 16, 0);
+    let mut pages = [Page([0; PAGE]); 8];
+    for round in 0..100 {
+        let count = 1 + round % pages.len();
+        let sqes = reads(&file, &mut pages[..count]);
+        let (now, later) = sqes.split_at(count.min(round % 3));
+        for part in [now, later] {
+            ring.submit(part);
+        }
+        for left in (0..count).rev() {
+            assert!(
+                polled(engine, ring.fd, PATIENCE_MS),
+                "{engine:?}, round {round}: {left} and one are left"
+            );
+            assert_eq!(ring.reap().map(|cqe| cqe.res), Some(PAGE as i32), "{engine:?}: readable with one");
+        }
+        assert!(!polled(engine, ring.fd, 0), "{engine:?}: nothing is left");
+    }
+}
+
+/// A host whose reactor's thread never begins.
+struct Unattended;
+
+impl anyring_engine::Host for Unattended {
+    fn spawn(
+        &self,
+        name: &'static CStr,
+        entry: unsafe extern "C" fn(*mut c_void),
+        argument: *mut c_void,
+    ) -> Result<(), i32> {
+        if name == c"anyring-reactor" { Ok(()) } else { SEEING.spawn(name, entry, argument) }
+    }
+
+    as_seeing!(but spawn);
+}
+
+/// No other thread has to wake for that.
+#[test]
+fn a_thread_that_polls_takes_transfers_back_itself() {
+    static UNATTENDED: &dyn anyring_engine::Host = &Unattended;
+    let Some(file) = storage("unattended") else { return };
+    let pid = child(|| {
+        ends_after(30);
+        let mut ring = Ring::new(Engine::User, 16, 0);
+        anyring_engine::install(&UNATTENDED);
+        let mut pages = [Page([0; PAGE]); 4];
+        assert!(!polled(Engine::User, ring.fd, 0));
+        for _ in 0..50 {
+            ring.submit(&reads(&file, &mut pages));
+            for _ in 0..pages.len() {
+                assert!(polled(Engine::User, ring.fd, -1));
+                assert_eq!(ring.reap().map(|cqe| cqe.res), Some(PAGE as i32));
+            }
+        }
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}
+
+/// Each of them, also where another one has taken the transfer back, or has found nothing just before.
+#[by(on_storage("pollers"))]
+fn all_threads_that_poll_hear_of_a_transfer(engine: Engine, file: File) {
+    const POLLERS: u32 = 3;
+    let mut ring = Ring::new(engine, 16, 0);
+    let mut pages = [Page([0; PAGE]); 2];
+    // How often one has heard of a round's transfers, and how many rounds are over.
+    let (heard, over) = (AtomicU32::new(0), AtomicU32::new(0));
+    let fd = ring.fd;
+    std::thread::scope(|scope| {
+        for poller in 0..POLLERS {
+            let (heard, over) = (&heard, &over);
+            scope.spawn(move || {
+                for round in 1..=200 {
+                    if poller == 0 {
+                        // One looks all the time, and the others sleep.
+                        until("it is readable", || polled(engine, fd, 0));
+                    } else {
+                        assert!(
+                            polled(engine, fd, PATIENCE_MS),
+                            "{engine:?}: poller {poller}, round {round}"
+                        );
+                    }
+                    heard.fetch_add(1, Ordering::Release);
+                    until("the round is over", || over.load(Ordering::Acquire) >= round);
+                }
+            });
+        }
+        for round in 1..=200 {
+            ring.submit(&reads(&file, &mut pages));
+            until("all have heard", || heard.load(Ordering::Acquire) == round * POLLERS);
+            assert_eq!(ring.collect(2).len(), 2);
+            over.store(round, Ordering::Release);
+        }
+    });
+}
+
+/// A program that watches a ring in another way from some time on: what the kernel signals for transfers of before does not stay.
+#[test]
+fn a_ring_that_was_polled_is_not_ready_in_epoll_without_completions() {
+    let Some(file) = storage("watched") else { return };
+    let mut ring = Ring::new(Engine::User, 16, 0);
+    let mut pages = [Page([0; PAGE]); 4];
+    // SAFETY: a new descriptor.
+    let epoll = unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC)) };
+    let ready = || {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        if frontend::has_ready_rings_in_epoll() {
+            frontend::before_epoll_wait();
+        }
+        // SAFETY: room for one.
+        unsafe { libc::epoll_wait(epoll.as_raw_fd(), &mut event, 1, 0) == 1 }
+    };
+    assert!(!polled(Engine::User, ring.fd, 0));
+    for round in 0..50 {
+        ring.submit(&reads(&file, &mut pages));
+        if round == 1 {
+            let fd = frontend::readiness_fd(ring.fd).unwrap();
+            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 1 };
+            // SAFETY: an instance and an event of ours.
+            let added = unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) };
+            assert_eq!(added, 0);
+            frontend::added_to_epoll(ring.fd);
+        }
+        if round > 0 {
+            until("it is ready", ready);
+        }
+        assert_eq!(ring.collect(4).len(), 4);
+        until("it is not ready any more", || !ready());
+    }
+}

@@ -4,15 +4,23 @@
 //! A stand-in that is readable, and in an epoll instance of the program, is *lit*. Before a wait for any instance, lit stand-ins are
 //! drained if the program has emptied their CQ meanwhile; otherwise a level-triggered wait would report completions that are gone. The
 //! engine does not keep which instance a ring is in: an instance has many names, and few rings are lit at a time.
+//!
+//! A thread that polls by a list looks at the ring before its poll ([`begin_poll`]), and after it if the stand-in is readable ([`end_poll`]).
+//! As long as all who poll do so, the kernel itself signals the stand-in when an O_DIRECT transfer has ended: the thread that polls posts the
+//! completion, and no other thread has to wake for that. What keeps a wake-up from getting lost:
+//!
+//! - the kernel signals after it has shown the transfer's event, which it does once for each;
+//! - only a thread that has the ring's lock, and finds the CQ empty, drains the stand-in; it looks for transfers once more afterwards, and if
+//!   it finds one, signals by itself, or has whoever takes the transfer back do so.
 
 use alloc::vec::Vec;
 
 use crate::abi::Errno;
 use crate::os::sync::atomic::{AtomicBool, Ordering};
 use crate::os::sync::{AcrossFork, Mutex};
-use crate::os::{self, Fd};
+use crate::os::{self, Fd, user};
 use crate::ring::drive::reactor;
-use crate::ring::{Core, Ring, live, registry, watches};
+use crate::ring::{Core, CoreGuard, Ring, live, registry, watches};
 use crate::wait::Driver;
 
 /// Returns the stand-in of the ring `fd`. Only the engine may close it.
@@ -22,7 +30,69 @@ use crate::wait::Driver;
 pub fn of(fd: Fd) -> Result<Fd, Errno> {
     let ring = registry::get(fd).ok_or_else(|| registry::no_ring(fd))?;
     let mut guard = ring.lock();
-    guard.as_mut().ok_or(Errno::EBADF)?.stand_in()
+    let core = guard.as_mut().ok_or(Errno::EBADF)?;
+    core.drive.observers.watched_by_others();
+    core.stand_in()
+}
+
+/// Returns the stand-in of the ring `fd` for a poll that begins, in line with the CQ. If the poll finds the stand-in readable, the thread
+/// calls [`end_poll`] before it goes on.
+///
+/// # Errors
+/// As for [`of`].
+pub fn begin_poll(fd: Fd) -> Result<Fd, Errno> {
+    let ring = registry::get(fd).ok_or_else(|| registry::no_ring(fd))?;
+    let mut guard = ring.lock();
+    let core = guard.as_mut().ok_or(Errno::EBADF)?;
+    let stand_in = core.stand_in()?;
+    core.drive.observers.watched_by_looker();
+    core.work.note_poll();
+    look_for_poll(&mut guard, false);
+    Ok(stand_in)
+}
+
+/// Looks at the ring `fd` after a poll has found its stand-in readable. Returns whether there are completions: if not, the stand-in is not
+/// readable any more.
+pub fn end_poll(fd: Fd) -> bool {
+    // Where the ring has ended meanwhile, the poll's own answer stands.
+    let Some(ring) = registry::get(fd) else { return true };
+    let mut guard = ring.lock();
+    look_for_poll(&mut guard, true)
+}
+
+/// Takes back transfers that have ended, and brings the stand-in in line with the CQ. `was_readable`: a poll has found it readable, perhaps
+/// by a signal of the kernel. Returns whether there are completions.
+fn look_for_poll(guard: &mut CoreGuard<'_>, was_readable: bool) -> bool {
+    let mut is_drained = false;
+    loop {
+        let takes = guard.as_ref().is_some_and(|core| core.aio.has_completion() && core.may_be_advanced());
+        if takes {
+            // After the lock, as in the reactor's thread.
+            user::take_tags();
+            guard.begin_to_drive();
+        }
+        let Some(core) = guard.as_mut() else { return true };
+        if takes {
+            core.drive.observers.posts_later();
+            core.advance();
+        }
+        if core.finds_completions() {
+            core.show_completions(is_drained);
+            return true;
+        }
+        if was_readable {
+            core.drive.observers.set_readable(true);
+        }
+        // Before the poll, it was the engine's just now.
+        core.show_none(if was_readable { os::eventfd_drain } else { os::eventfd_take });
+        let is_left = core.aio.has_completion();
+        if is_drained || !is_left || !core.may_be_advanced() {
+            // The driver takes these back, and nobody hears of them by what was drained.
+            core.drive.observers.doubts_kernel(is_left);
+            return false;
+        }
+        is_drained = true;
+    }
 }
 
 /// Makes the stand-in of the ring `fd` readable if the CQ holds completions, and drains it if the program has taken them all. Returns
@@ -83,7 +153,7 @@ pub fn added_to_epoll(fd: Fd) {
     let Some(ring) = registry::get(fd) else { return };
     if let Some(core) = ring.lock().as_mut() {
         core.drive.observers.note_in_epoll();
-        if core.drive.observers.is_readable() || core.shared.has_page() {
+        if core.drive.observers.is_readable() || core.is_shown_by_others() {
             core.light();
         }
     }
@@ -123,7 +193,7 @@ impl Core {
         self.drive.observers.set_stand_in(fd);
         self.shared.note_own_stand_in();
         if self.queues.cq_ready() > 0 {
-            os::eventfd_signal(fd);
+            self.drive.observers.set_readable(os::eventfd_signal(fd));
         }
         if self.needs_driver() {
             reactor::attend(self);
@@ -131,17 +201,31 @@ impl Core {
         Ok(fd)
     }
 
+    /// True if a thread other than the one that fetches completions may advance the ring.
+    fn may_be_advanced(&self) -> bool {
+        !self.life.is_closing() && !self.defers() && self.drive.token.driver() != Driver::SqThread
+    }
+
+    /// Makes the stand-in readable; `is_drained`: it was drained after the transfer had ended whose completion is to be shown.
+    fn show_completions(&mut self, is_drained: bool) {
+        if is_drained {
+            self.drive.observers.set_readable(false);
+        } else if self.shared.has_page() || !self.drive.observers.are_lookers() {
+            // Other processes may have drained it.
+            self.drain_stand_in(os::eventfd_drain);
+        }
+        self.signal_readiness();
+    }
+
     fn synchronize_stand_in(&mut self) -> bool {
         if self.drive.observers.stand_in().is_none() {
             return false;
         }
-        if self.look_for_completions() {
-            // Other processes may have drained it.
-            self.drain_stand_in();
-            self.signal_readiness();
-            return true;
+        let is_ready = self.look_for_completions();
+        if is_ready {
+            self.show_completions(false);
         }
-        false
+        is_ready
     }
 
     /// Drains a stand-in that is readable in the descriptor's place, if the program has taken all completions without a call. A poller
@@ -162,16 +246,31 @@ impl Core {
 
     /// Drains the stand-in if there are no completions. Its pollers see no other event: an edge says that a completion was posted.
     fn look_for_completions(&mut self) -> bool {
-        self.flush_overflow();
-        if self.queues.cq_ready() > 0 || self.defers() && !self.order.ready.is_empty() {
-            return true;
+        let is_ready = self.finds_completions();
+        if !is_ready {
+            self.show_none(os::eventfd_drain);
         }
-        self.drain_stand_in();
+        is_ready
+    }
+
+    /// True if there are completions, or there will be when the ring's own thread enters.
+    fn finds_completions(&mut self) -> bool {
+        self.flush_overflow();
+        self.queues.cq_ready() > 0 || self.defers() && !self.order.ready.is_empty()
+    }
+
+    /// Has `drain` reset the stand-in: there are no completions.
+    fn show_none(&mut self, drain: fn(Fd)) {
+        self.drain_stand_in(drain);
         self.unmark_shown();
         if self.needs_driver() && self.drive.token.driver() == Driver::Nobody {
             reactor::attend(self);
         }
-        false
+    }
+
+    /// True if the stand-in may become readable though this process does not signal it.
+    fn is_shown_by_others(&self) -> bool {
+        self.shared.has_page() || self.drive.observers.were_lookers()
     }
 
     /// Adds the stand-in, which is readable now, to the list of lit ones.
@@ -186,7 +285,7 @@ impl Core {
 
     /// Removes the stand-in, which is drained now, from the list, unless other processes may make it readable, too.
     pub(super) fn put_out_own(&mut self) {
-        if !self.shared.has_page() {
+        if !self.is_shown_by_others() {
             self.put_out();
         }
     }

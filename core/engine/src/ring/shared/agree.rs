@@ -124,6 +124,8 @@ impl Core {
             self.shared.0 = None;
             // The state of the stand-in in which the other processes have left it.
             self.drive.observers.set_readable(readable.unwrap_or(false));
+            // They may have drained what the kernel had signalled.
+            self.drive.observers.doubts_kernel(true);
         }
     }
 

@@ -145,7 +145,7 @@ pub struct Aio {
     refused: u32,
     flying: Vec<Option<Work>>,
     free: Vec<u32>,
-    /// The number of transfers in flight that no eventfd reports.
+    /// The number of transfers in flight that the ring's epoll instance does not report.
     silent: usize,
     /// How long a caller last slept before it had to look for those transfers.
     silent_ns: u64,
@@ -432,6 +432,17 @@ impl Aio {
         self.free.push(slot as u32);
         Some(work)
     }
+}
+
+/// The threads that an eventfd tells of the end of a transfer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Told {
+    /// Nobody: a caller waits for it, or looks.
+    Nobody,
+    /// Whoever drives the ring, by its epoll instance.
+    Driver,
+    /// The threads that poll the ring's descriptor, which is the stand-in: they take the transfer back when they wake.
+    Lookers,
 }
 
 /// The command of one transfer, in the kernel's numbers.

@@ -16,7 +16,7 @@ use crate::ring::{Attempt, Core};
 use crate::work::Work;
 use crate::work::aio::{
     APART, Aio, Awaited, Command, Context, FLAG_IOPRIO, FLAG_RESFD, Iocb, KICK, Kick, MOST, NEVER, SECTOR,
-    SINGLES, TOGETHER, TRY_AGAIN,
+    SINGLES, TOGETHER, TRY_AGAIN, Told,
 };
 use crate::work::run::length;
 
@@ -84,13 +84,29 @@ impl Core {
         } {}
     }
 
-    /// True if transfers have to be reported to others than callers that wait for nothing else.
-    fn tells_of_transfers(&self) -> bool {
+    /// Returns who has to be told of transfers, beside callers that wait for nothing else.
+    fn whom_transfers_tell(&self) -> Told {
         if self.is(IORING_SETUP_SQPOLL) {
             // While awake, the SQ thread looks all the time.
-            return self.drive().sq_thread.is_asleep();
+            return if self.drive().sq_thread.is_asleep() { Told::Driver } else { Told::Nobody };
         }
-        !self.may_await_transfers() || self.nobody_comes() || self.shared().has_page()
+        if self.shared().has_page() {
+            Told::Driver
+        } else if self.may_tell_lookers() {
+            Told::Lookers
+        } else if !self.may_await_transfers() || self.nobody_comes() {
+            Told::Driver
+        } else {
+            Told::Nobody
+        }
+    }
+
+    /// True if the threads that poll the ring's descriptor can take transfers back themselves, and nobody sleeps for the ring elsewhere.
+    fn may_tell_lookers(&self) -> bool {
+        self.drive().observers.are_lookers()
+            && !self.defers()
+            && !self.drive().token.is_awaited()
+            && !self.work().in_flight.is_left_alone()
     }
 
     /// True if a waiting caller waits for nothing but transfers, workers and time.
@@ -108,7 +124,7 @@ impl Core {
         let mut iocbs = [Iocb::default(); BATCH];
         let mut vectors = [IoVector::default(); BATCH];
         let mut count = 0;
-        let told = self.tells_of_transfers();
+        let told = self.whom_transfers_tell();
         while count < BATCH && self.aio().in_flight() < MOST {
             let Some(work) = self.work_mut().pop_direct() else { break };
             let slot = self.aio_mut().place(work);
@@ -126,9 +142,9 @@ impl Core {
         for &slot in &slots[..accepted] {
             // The transfer's interest in the program's descriptor stays: see [`Core::keep_files_at_device`].
             if let Some(Some(work)) = aio.flying.get_mut(slot as usize) {
-                work.is_told = told;
+                work.told = told;
                 work.is_fresh = true;
-                aio.silent += usize::from(!told);
+                aio.silent += usize::from(told != Told::Driver);
             }
         }
         if accepted > 0 && !host::sees_closes() {
@@ -157,18 +173,23 @@ impl Core {
         count > 0
     }
 
-    fn describe(&self, work: &Work, slot: u32, told: bool, single: &mut IoVector) -> Iocb {
+    fn describe(&self, work: &Work, slot: u32, told: Told, single: &mut IoVector) -> Iocb {
         let sqe = &work.sqe;
-        let eventfd = self.aio().context.as_ref().filter(|_| told).map_or(0, |context| context.eventfd);
+        let eventfd = match told {
+            Told::Nobody => None,
+            Told::Driver => self.aio().context.as_ref().map(|context| context.eventfd),
+            Told::Lookers => self.drive().observers.stand_in(),
+        };
         *single = IoVector { base: sqe.addr, length: u64::from(sqe.len) };
         let vectors: &[IoVector] = match &work.data {
             OpData::Vectors(vectors) => vectors,
             _ => core::slice::from_ref(single),
         };
-        let tells = if told { FLAG_RESFD } else { 0 };
+        let tells = if eventfd.is_some() { FLAG_RESFD } else { 0 };
+        let eventfd = eventfd.map_or(0, |eventfd| eventfd as u32);
         if matches!(work.direct, Some(Command::Sync | Command::SyncData)) {
             let opcode = work.direct.map_or(0, |command| command as u16);
-            let (data, fd, eventfd) = (u64::from(slot), work.fd as u32, eventfd as u32);
+            let (data, fd) = (u64::from(slot), work.fd as u32);
             return Iocb { data, opcode, fd, flags: tells, eventfd, ..Iocb::default() };
         }
         Iocb {
@@ -181,7 +202,7 @@ impl Core {
             length: vectors.len() as u64,
             offset: sqe.off,
             flags: if sqe.ioprio != 0 { tells | FLAG_IOPRIO } else { tells },
-            eventfd: eventfd as u32,
+            eventfd,
             ..Iocb::default()
         }
     }
@@ -226,8 +247,11 @@ impl Core {
                 continue;
             }
             let Some(work) = aio.take_back(slot) else { continue };
-            aio.silent -= usize::from(!work.is_told);
+            aio.silent -= usize::from(work.told != Told::Driver);
             aio.silent_ns = 0;
+            if work.told == Told::Lookers {
+                self.drive_mut().observers.note_signal_of_kernel();
+            }
             self.end_transfer(work, result);
         }
     }

@@ -31,6 +31,12 @@ pub struct Observers {
     left: (u32, u32),
     /// The number of consecutive ticks that found the same completions.
     times_left: u32,
+    /// The kind of threads that poll the stand-in.
+    watchers: Watchers,
+    /// The kernel may have signalled the stand-in before it was drained, for transfers that were not taken back yet.
+    has_doubts: bool,
+    /// The threads that polled the stand-in were lookers, before there were others.
+    had_lookers: bool,
     /// The stand-in was put into an epoll instance of the program.
     in_epoll: bool,
     /// The stand-in is on the list of [lit](crate::ring::drive::stand_in) ones.
@@ -49,6 +55,18 @@ pub struct Observers {
     awaited: bool,
     /// Takes completions, as soon as they are posted, of a ring that no thread enters for them.
     outlet: Option<Box<dyn Outlet>>,
+}
+
+/// The kind of threads that poll a stand-in.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+enum Watchers {
+    /// Nobody so far.
+    #[default]
+    Nobody,
+    /// Threads that look at the ring before each poll, and after a poll that finds the stand-in readable.
+    Lookers,
+    /// Others, too, at some time: they take what the stand-in says for what the CQ holds.
+    Others,
 }
 
 /// The maximum number of pollers that a ring notifies. For further ones, the reactor finds the events.
@@ -158,13 +176,41 @@ impl Observers {
         self.stand_in
     }
 
-    /// Sets the stand-in.
+    /// Sets the stand-in, which is not readable. Transfers may be on their way that signal one from before.
     pub fn set_stand_in(&mut self, fd: Fd) {
-        self.stand_in = Some(fd);
+        if self.stand_in.replace(fd).is_some() {
+            self.watched_by_others();
+        }
+        self.readable = false;
+    }
+
+    /// Notes a poll of the stand-in by a thread that looks at the ring before it, and after it if the stand-in is readable.
+    pub(in crate::ring::drive) fn watched_by_looker(&mut self) {
+        if self.watchers == Watchers::Nobody {
+            self.watchers = Watchers::Lookers;
+        }
+    }
+
+    /// Notes that others may poll the stand-in from now on. Transfers on their way may signal it still.
+    pub(in crate::ring::drive) fn watched_by_others(&mut self) {
+        self.had_lookers |= self.watchers == Watchers::Lookers;
+        self.watchers = Watchers::Others;
+    }
+
+    /// True if the kernel may signal the stand-in by itself though others watch it, too.
+    pub(in crate::ring::drive) fn were_lookers(&self) -> bool {
+        self.had_lookers
+    }
+
+    /// True if all who wait for completions outside `enter` poll the stand-in, and look at the ring when they find it readable. So it may be
+    /// readable though there are no completions, and needs no signal if it is readable.
+    pub fn are_lookers(&self) -> bool {
+        self.watchers == Watchers::Lookers && self.eventfd.is_none() && self.outlet.is_none()
     }
 
     /// Notes that the stand-in has replaced the program's descriptor.
     pub fn note_stand_in_shown(&mut self) {
+        self.watched_by_others();
         self.shown = true;
     }
 
@@ -186,6 +232,16 @@ impl Observers {
     /// Notes whether the stand-in is readable. Other processes may have drained it.
     pub fn set_readable(&mut self, readable: bool) {
         self.readable = readable;
+    }
+
+    /// Notes that the kernel signals the stand-in, or has done so, for a transfer that was taken back.
+    pub fn note_signal_of_kernel(&mut self) {
+        self.readable |= self.are_lookers() && !self.has_doubts;
+    }
+
+    /// Notes whether transfers may have ended when the stand-in was drained that were not taken back then.
+    pub(in crate::ring) fn doubts_kernel(&mut self, doubts: bool) {
+        self.has_doubts = doubts;
     }
 
     /// True if the stand-in is readable, as far as this process alone decides.

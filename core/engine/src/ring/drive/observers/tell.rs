@@ -69,6 +69,10 @@ impl Core {
         if known && self.drive.observers.awaited && self.shows_readable() {
             return;
         }
+        if self.drive.observers.are_lookers() && self.drive.observers.readable && !self.shared.has_page() {
+            // Whoever polls is awake already, or wakes by a signal of the kernel that comes.
+            return;
+        }
         // Before the signal: the woken thread may take the completions, and look for the flag, before this thread runs again.
         self.mark_shown();
         // The signal fails if this process's descriptor of the stand-in was closed; other processes may still have theirs.
@@ -100,14 +104,18 @@ impl Core {
         if is_left { TICK_NS << self.drive.observers.times_left } else { TICK_NS }
     }
 
-    /// Drains the stand-in, so that it is not readable.
-    pub(in crate::ring::drive) fn drain_stand_in(&mut self) {
+    /// Has `drain` reset the stand-in, so that it is not readable.
+    pub(in crate::ring::drive) fn drain_stand_in(&mut self, drain: fn(Fd)) {
         let Some(fd) = self.drive.observers.stand_in else { return };
-        self.drive.observers.readable = false;
+        let was_readable = core::mem::take(&mut self.drive.observers.readable);
+        if !was_readable && self.drive.observers.are_lookers() && !self.shared.has_page() {
+            // If the kernel has signalled it meanwhile, whoever polls looks, and drains it.
+            return;
+        }
         self.put_out_own();
         // Before the drain: if the process dies in between, the stand-in is readable for too long, but not silent for ever.
         self.shared.tell_of_stand_in(false);
-        os::eventfd_drain(fd);
+        drain(fd);
     }
 
     /// True if the stand-in is readable in the place of the program's descriptor. On a ring of several processes the page says so, if all
