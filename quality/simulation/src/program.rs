@@ -255,7 +255,7 @@ impl Maker {
         let fetch = match self.random.below(if quiet { 4 } else { 7 }) {
             0 | 1 if !defers => Fetch::Look,
             2 => Fetch::Eventfd,
-            3 if !defers => Fetch::Poll,
+            3 => Fetch::Poll,
             _ => Fetch::Enter,
         };
         let few = self.family == Family::Overflow;

@@ -1108,7 +1108,12 @@ fn fetch(ring: usize) {
                 world::sleep_for(look_ns);
                 look_ns = (look_ns * 2).min(LONGEST_LOOK_NS);
             }
-            Fetch::Poll => poll_ring(ring),
+            Fetch::Poll => {
+                poll_ring(ring);
+                if defers {
+                    enter(ring, 0, 1, Some(0));
+                }
+            }
             Fetch::Eventfd => {
                 read_eventfd(ring);
                 if defers || ends {

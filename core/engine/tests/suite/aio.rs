@@ -483,6 +483,45 @@ fn a_poll_tells_of_transfers(engine: Engine, file: File) {
     }
 }
 
+/// Until its thread has fetched it; whether it came before the poll or during it.
+#[test]
+fn a_poll_tells_of_what_a_ring_that_defers_has_to_fetch() {
+    const SOON: [i64; 2] = [0, 2_000_000];
+    let Some(file) = storage("deferred") else { return };
+    let mut page = Page([0; PAGE]);
+    for is_during in [false, true] {
+        let mut ring = Ring::new(Engine::User, 8, DEFER);
+        let (reader, mut writer) = pipe();
+        let by_worker = Sqe { fd: file.as_raw_fd(), flags: ASYNC, ..sqe(IORING_OP_FSYNC, 3) };
+        let mut kinds = vec![timeout(1, &SOON), poll(2, &reader, libc::POLLIN), by_worker];
+        kinds.extend([read(4, &file, &mut page, 1), sqe(IORING_OP_MSG_RING, 5)]);
+        for mut kind in kinds {
+            assert!(!polled(Engine::User, ring.fd, 0), "{}", kind.user_data);
+            let mut other = Ring::new(Engine::User, 4, 0);
+            if kind.user_data == 5 {
+                (kind.fd, kind.off) = (ring.fd, 5);
+                other.submit(&[kind]);
+            } else {
+                ring.submit(&[kind]);
+            }
+            if kind.user_data == 2 {
+                writer.write_all(b"x").unwrap();
+            }
+            if !is_during {
+                let stand_in = frontend::begin_poll(ring.fd).unwrap();
+                // SAFETY: the engine's descriptor, for as long as the ring lives.
+                let stand_in = unsafe { std::os::fd::BorrowedFd::borrow_raw(stand_in) };
+                assert_eq!(shown(&stand_in, libc::POLLIN, PATIENCE_MS), libc::POLLIN, "{}", kind.user_data);
+            }
+            for _ in 0..3 {
+                assert!(polled(Engine::User, ring.fd, PATIENCE_MS), "{}", kind.user_data);
+            }
+            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+            assert_eq!(ring.reap().map(|cqe| cqe.user_data), Some(kind.user_data), "{}", kind.user_data);
+        }
+    }
+}
+
 /// A host whose reactor's thread never begins.
 struct Unattended;
 

@@ -256,7 +256,17 @@ impl Core {
     /// True if there are completions, or there will be when the ring's own thread enters.
     fn finds_completions(&mut self) -> bool {
         self.flush_overflow();
-        self.queues.cq_ready() > 0 || self.defers() && !self.order.ready.is_empty()
+        self.queues.cq_ready() > 0 || self.defers() && self.has_to_be_entered()
+    }
+
+    /// True if a ring that defers has anything for its thread to fetch. What the observers were told is not told again before the thread
+    /// enters.
+    fn has_to_be_entered(&self) -> bool {
+        self.drive.observers.know_of_deferred()
+            || !self.order.ready.is_empty()
+            || self.aio.has_completion()
+            || self.work.finished() > 0
+            || self.queues.cq.messages() > 0
     }
 
     /// Has `drain` reset the stand-in: there are no completions.
