@@ -1,11 +1,12 @@
 //! Calls that wait for descriptors. A ring of ours is a memfd and cannot be polled; the engine has a
-//! stand-in for each that is polled ([`frontend::readiness_fd`]), which takes the ring's place here.
+//! stand-in for each that is polled ([`frontend::readiness_fd`]), which takes the ring's place here. A thread that polls by a list
+//! looks at the rings in it before and after ([`frontend::begin_poll`]).
 
 use crate::arch::waits;
 use crate::{Frontend, next};
 use alloc::vec::Vec;
 use anyring_engine::frontend;
-use anyring_engine::os::user;
+use anyring_engine::os::{self, Timespec, user};
 use anyring_runtime::{arch, calls, sys};
 use core::ffi::{c_int, c_ulong, c_void};
 use linux_raw_sys::general as raw;
@@ -146,10 +147,13 @@ pub unsafe fn answer<F: Frontend>(
             before_wait::<F>();
             None
         }
-        number if waits::by_list(number) => among_stand_ins::<F>(a[0] as *mut PollFd, a[1], |list| {
-            let [_, rest @ ..] = a;
-            sleep([list.addr(), rest[0], rest[1], rest[2], rest[3], rest[4]]) as c_int
-        }),
+        by_list if waits::by_list(by_list) => {
+            let patience = Patience::of(number, a[2]);
+            among_stand_ins::<F>(a[0] as *mut PollFd, a[1], patience, |list, left| {
+                let time = left.map_or(a[2], |ns| milliseconds(ns) as usize);
+                sleep([list.addr(), a[1], time, a[3], a[4], a[5]]) as c_int
+            })
+        }
         number if waits::by_sets(number) => {
             let sets = [pointer(1), pointer(2), pointer(3)];
             select_among_stand_ins::<F>(a[0] as c_int, sets, |count, [read, write, except]| {
@@ -198,35 +202,102 @@ pub struct PollFd {
 // SAFETY: integers only, without padding.
 unsafe impl user::Plain for PollFd {}
 
+/// How long a poll lasts.
+#[derive(Clone, Copy)]
+enum Patience {
+    /// So many milliseconds, or without a limit if negative.
+    Milliseconds(c_int),
+    /// The time at this address, or without a limit if there is none.
+    Time(*const c_void),
+    /// The time at an address at which the kernel counts it down.
+    Countdown,
+}
+
+impl Patience {
+    /// The patience of a call by its number.
+    fn of(number: usize, argument: usize) -> Patience {
+        if number as u32 == raw::__NR_ppoll {
+            Patience::Countdown
+        } else {
+            Patience::Milliseconds(argument as c_int)
+        }
+    }
+
+    /// The end of a wait that begins now, on the monotonic clock; `None` if nothing has to be kept of it.
+    fn end_ns(self) -> Option<u64> {
+        let lasts_ns = match self {
+            Patience::Milliseconds(time_ms) => u64::try_from(time_ms).ok()? * NS_PER_MS,
+            Patience::Time(time) if !time.is_null() => {
+                user::read::<Timespec>(time.addr() as u64).ok()?.to_ns()?
+            }
+            Patience::Time(_) | Patience::Countdown => return None,
+        };
+        Some(os::monotonic_ns().saturating_add(lasts_ns))
+    }
+}
+
+const NS_PER_MS: u64 = 1_000_000;
+
+/// Nanoseconds as `poll` takes them, not less.
+fn milliseconds(ns: u64) -> c_int {
+    c_int::try_from(ns.div_ceil(NS_PER_MS)).unwrap_or(c_int::MAX)
+}
+
+/// The time that is left of a poll that goes on; `None` for all of it.
+type Left = Option<u64>;
+
 /// Calls `wait` with a list in which stand-ins have the rings' places, if there are any. What cannot be read or written is the
 /// kernel's to refuse.
 fn with_stand_ins<F: Frontend>(
     list: *mut PollFd,
     count: usize,
-    wait: impl Fn(*mut PollFd) -> c_int,
+    patience: Patience,
+    wait: impl Fn(*mut PollFd, Left) -> c_int,
 ) -> c_int {
-    let answer = among_stand_ins::<F>(list, count, &wait);
-    answer.map_or_else(|| wait(list), |answer| answer.unwrap_or_else(|error| next::fail(error) as c_int))
+    let answer = among_stand_ins::<F>(list, count, patience, &wait);
+    let answered = |answer: Result<c_int, isize>| answer.unwrap_or_else(|error| next::fail(error) as c_int);
+    answer.map_or_else(|| wait(list, None), answered)
 }
 
 /// The answer of a `wait` for rings among others, or why there is none; `None` where there are no rings.
 fn among_stand_ins<F: Frontend>(
     list: *mut PollFd,
     count: usize,
-    wait: impl FnOnce(*mut PollFd) -> c_int,
+    patience: Patience,
+    wait: impl Fn(*mut PollFd, Left) -> c_int,
 ) -> Option<Result<c_int, isize>> {
-    // The kernel takes no more.
-    if !calls::rings_exist() || count > sys::descriptor_limit() as usize || !names_ring(list, count) {
+    // The kernel takes no more than the limit, which is above a few.
+    let is_long = || count > FEW && count > sys::descriptor_limit() as usize;
+    if !calls::rings_exist() || is_long() || !names_ring(list, count) {
         return None;
     }
     let mut copy = user::read_many::<PollFd>(list.addr() as u64, count).ok()?;
-    for entry in copy.iter_mut().filter(|entry| calls::is_ring(entry.fd)) {
-        match stand_in::<F>(entry.fd) {
-            Ok(stand_in) => entry.fd = stand_in,
-            Err(error) => return Some(Err(error as isize)),
+    // Each ring of the list, by its place.
+    let rings: Vec<(usize, c_int)> = (copy.iter().enumerate())
+        .filter(|(_, entry)| calls::is_ring(entry.fd))
+        .map(|(place, entry)| (place, entry.fd))
+        .collect();
+    let end_ns = patience.end_ns();
+    let mut left = None;
+    let result = loop {
+        // The program may have closed a stand-in unseen meanwhile: its number may be another file's, which is readable for long.
+        for &(place, ring) in &rings {
+            match begin_poll::<F>(ring) {
+                Ok(stand_in) => copy[place].fd = stand_in,
+                Err(error) => return Some(Err(error as isize)),
+            }
         }
-    }
-    let result = wait(copy.as_mut_ptr());
+        let result = wait(copy.as_mut_ptr(), left);
+        if result <= 0 {
+            break result;
+        }
+        let ready = result - end_polls::<F>(&mut copy, &rings);
+        if ready > 0 {
+            break ready;
+        }
+        // A stand-in was readable without a completion in its ring: the poll goes on, if its time is not over.
+        left = end_ns.map(|end_ns| end_ns.saturating_sub(os::monotonic_ns()));
+    };
     if result >= 0 {
         let events = |index: usize| {
             list.wrapping_add(index).wrapping_byte_add(core::mem::offset_of!(PollFd, revents)).addr()
@@ -240,6 +311,35 @@ fn among_stand_ins<F: Frontend>(
     }
     Some(Ok(result))
 }
+
+/// The stand-in of a ring, in line with it, for a poll that begins.
+fn begin_poll<F: Frontend>(ring: c_int) -> Result<c_int, c_int> {
+    let _stay = F::enter();
+    frontend::begin_poll(ring)
+}
+
+/// Looks at the rings whose stand-ins a poll has found readable. Returns how many of the list have nothing to report after that.
+fn end_polls<F: Frontend>(list: &mut [PollFd], rings: &[(usize, c_int)]) -> c_int {
+    let mut over = 0;
+    for &(place, ring) in rings {
+        let entry = &mut list[place];
+        if entry.revents & READABLE == 0 {
+            continue;
+        }
+        let _stay = F::enter();
+        if !frontend::end_poll(ring) {
+            entry.revents &= !READABLE;
+            over += c_int::from(entry.revents == 0);
+        }
+    }
+    over
+}
+
+/// The events that a poll reports of an eventfd that is readable.
+const READABLE: i16 = (raw::POLLIN | raw::POLLRDNORM) as i16;
+
+/// So many entries any process may poll, unless its limit on descriptors is lower: then the kernel refuses them.
+const FEW: usize = 64;
 
 /// True if there is a ring in the list.
 fn names_ring(list: *mut PollFd, count: usize) -> bool {
@@ -258,8 +358,11 @@ fn names_ring(list: *mut PollFd, count: usize) -> bool {
 /// # Safety
 /// As in C.
 pub unsafe fn poll<F: Frontend>(list: *mut PollFd, count: usize, timeout: c_int) -> c_int {
-    let wait = |list| next!(c"poll", fn(*mut PollFd, usize, c_int) -> c_int, list, count, timeout);
-    with_stand_ins::<F>(list, count, wait)
+    let wait = |list, left: Left| {
+        let time = left.map_or(timeout, milliseconds);
+        next!(c"poll", fn(*mut PollFd, usize, c_int) -> c_int, list, count, time)
+    };
+    with_stand_ins::<F>(list, count, Patience::Milliseconds(timeout), wait)
 }
 
 /// `poll`, as it is compiled under `_FORTIFY_SOURCE`.
@@ -272,10 +375,11 @@ pub unsafe fn __poll_chk<F: Frontend>(
     timeout: c_int,
     bytes: usize,
 ) -> c_int {
-    let wait = |list| {
-        next!(c"__poll_chk", fn(*mut PollFd, usize, c_int, usize) -> c_int, list, count, timeout, bytes,)
+    let wait = |list, left: Left| {
+        let time = left.map_or(timeout, milliseconds);
+        next!(c"__poll_chk", fn(*mut PollFd, usize, c_int, usize) -> c_int, list, count, time, bytes,)
     };
-    with_stand_ins::<F>(list, count.min(bytes / size_of::<PollFd>()), wait)
+    with_stand_ins::<F>(list, count.min(bytes / size_of::<PollFd>()), Patience::Milliseconds(timeout), wait)
 }
 
 /// `ppoll(2)`.
@@ -288,17 +392,19 @@ pub unsafe fn ppoll<F: Frontend>(
     timeout: *const c_void,
     mask: *const c_void,
 ) -> c_int {
-    let wait = |list| {
+    let wait = |list, left: Left| {
+        let left = left.map(Timespec::from_ns);
+        let time = left.as_ref().map_or(timeout, |left| core::ptr::from_ref(left).cast());
         next!(
             c"ppoll",
             fn(*mut PollFd, usize, *const c_void, *const c_void) -> c_int,
             list,
             count,
-            timeout,
+            time,
             mask,
         )
     };
-    with_stand_ins::<F>(list, count, wait)
+    with_stand_ins::<F>(list, count, Patience::Time(timeout), wait)
 }
 
 /// `ppoll`, as it is compiled under `_FORTIFY_SOURCE`.
@@ -312,18 +418,20 @@ pub unsafe fn __ppoll_chk<F: Frontend>(
     mask: *const c_void,
     bytes: usize,
 ) -> c_int {
-    let wait = |list| {
+    let wait = |list, left: Left| {
+        let left = left.map(Timespec::from_ns);
+        let time = left.as_ref().map_or(timeout, |left| core::ptr::from_ref(left).cast());
         next!(
             c"__ppoll_chk",
             fn(*mut PollFd, usize, *const c_void, *const c_void, usize) -> c_int,
             list,
             count,
-            timeout,
+            time,
             mask,
             bytes,
         )
     };
-    with_stand_ins::<F>(list, count.min(bytes / size_of::<PollFd>()), wait)
+    with_stand_ins::<F>(list, count.min(bytes / size_of::<PollFd>()), Patience::Time(timeout), wait)
 }
 
 /// `fd_set`, of which a program has as much as the highest number that it names takes.

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
+#include <time.h>
 
 static struct ring ring;
 static int epoll;
@@ -68,7 +69,54 @@ static void *submit(void *argument) {
     return argument;
 }
 
+static long now_ms(void) {
+    struct timespec now;
+    CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static void read_past_cache(int file, unsigned number, unsigned char flags) {
+    static char pages[4][4096] __attribute__((aligned(4096)));
+    struct io_uring_sqe *entry = ring_entry(&ring, IORING_OP_READ, number);
+    entry->fd = file;
+    entry->addr = (unsigned long)pages[number];
+    entry->len = 4096;
+    entry->flags = flags;
+}
+
+/* Polls wait for transfers past the cache, and for no longer or shorter than they are told to where none leaves a completion. */
+static void transfers(void) {
+    CHECK(ring_open(&ring, 8, 0) == 0);
+    int file = open("/proc/self/exe", O_RDONLY | O_DIRECT);
+    if (file < 0)
+        file = open("/proc/self/exe", O_RDONLY);
+    CHECK(file >= 0);
+    struct pollfd list = {.fd = ring.fd, .events = POLLIN};
+    for (int round = 0; round < 8; round++) {
+        for (unsigned number = 0; number < 4; number++)
+            read_past_cache(file, number, 0);
+        CHECK(ring_enter(ring.fd, 4, 0, 0) == 4);
+        for (int left = 4; left > 0; left--) {
+            CHECK(poll(&list, 1, -1) == 1 && list.revents == POLLIN);
+            CHECK(ring_peek(&ring) && ring_peek(&ring)->res == 4096);
+            ring_seen(&ring);
+        }
+        CHECK(by_poll() == 0);
+    }
+    for (int round = 0; round < 4; round++) {
+        for (unsigned number = 0; number < 4; number++)
+            read_past_cache(file, number, IOSQE_CQE_SKIP_SUCCESS);
+        CHECK(ring_enter(ring.fd, 4, 0, 0) == 4);
+        struct timespec time = {.tv_nsec = 40000000};
+        long began = now_ms();
+        CHECK((round % 2 ? poll(&list, 1, 40) : ppoll(&list, 1, &time, 0)) == 0 && list.revents == 0);
+        CHECK(now_ms() - began >= 39);
+    }
+    CHECK(close(file) == 0 && close(ring.fd) == 0);
+}
+
 int main(void) {
+    transfers();
     CHECK(ring_open(&ring, 8, 0) == 0);
     CHECK((epoll = epoll_create1(0)) >= 0);
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = 0x1234};
