@@ -256,7 +256,8 @@ impl Core {
     /// True if there are completions, or there will be when the ring's own thread enters.
     fn finds_completions(&mut self) -> bool {
         self.flush_overflow();
-        self.queues.cq_ready() > 0 || self.defers() && self.has_to_be_entered()
+        // Those that found no room are completions, too: the program may have made room just now.
+        self.queues.cq_ready() > 0 || self.queues.cq.kept() > 0 || self.defers() && self.has_to_be_entered()
     }
 
     /// True if a ring that defers has anything for its thread to fetch. What the observers were told is not told again before the thread
