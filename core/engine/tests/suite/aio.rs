@@ -561,6 +561,32 @@ fn a_thread_that_polls_takes_transfers_back_itself() {
     assert_eq!(ended(pid), 0);
 }
 
+/// Nobody has taken the transfer back when the timer is due.
+#[test]
+fn a_transfer_that_has_ended_is_before_a_timer_that_is_due() {
+    static UNATTENDED: &dyn anyring_engine::Host = &Unattended;
+    let Some(file) = storage("ended") else { return };
+    let pid = child(|| {
+        ends_after(30);
+        let mut ring = Ring::new(Engine::User, 16, 0);
+        anyring_engine::install(&UNATTENDED);
+        let mut pages = [Page([0; PAGE])];
+        for _ in 0..20 {
+            let stand_in = frontend::begin_poll(ring.fd).unwrap();
+            assert!(!frontend::end_poll(ring.fd));
+            let time = [0, 10_000_000];
+            let start = Instant::now();
+            let [read] = reads(&file, &mut pages)[..] else { unreachable!() };
+            ring.submit(&[Sqe { off: 1, ..timeout(7, &time) }, read]);
+            shown(&stand_in, libc::POLLIN, PATIENCE_MS);
+            until("the timer is due", || start.elapsed() > Duration::from_millis(20));
+            assert_eq!(by_user_data(ring.collect(2))[1].res, 0, "the read has been waited for");
+        }
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}
+
 /// Each of them, also where another one has taken the transfer back, or has found nothing just before.
 #[by(on_storage("pollers"))]
 fn all_threads_that_poll_hear_of_a_transfer(engine: Engine, file: File) {

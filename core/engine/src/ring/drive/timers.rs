@@ -39,6 +39,13 @@ impl Core {
     /// Fires all timers that are due. Requests that became ready before are completed first, and not cancelled.
     pub(in crate::ring::drive) fn fire_timers(&mut self) {
         self.check_late();
+        if self.time.timers.is_empty() {
+            return;
+        }
+        // What a device or a worker has done is before a timer that is due.
+        self.reap_direct();
+        self.run_finished();
+        self.flush_timeouts();
         let mut looked = false;
         while let Some(id) = self.time.timers.pop_due(now_ns) {
             if !core::mem::replace(&mut looked, true) {

@@ -310,6 +310,7 @@ impl Observers {
             glimpse.forked();
         }
         self.readable = false;
+        self.told = false;
         self.outlet = None;
     }
 
