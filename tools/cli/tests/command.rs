@@ -221,3 +221,28 @@ fn shells_complete_it() {
     let output = Command::new("bash").args(["-c", &script]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "--engine\n", "{output:?}");
 }
+
+/// All crates that the libraries which `anyring run` brings into programs depend on lie in `images`, from where `cargo install` builds them.
+#[test]
+fn the_sources_of_the_images_are_complete() {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let images = package.join("images");
+    let workspace = std::fs::read_to_string(images.join("workspace.toml")).unwrap();
+    let path_of = |name: &str| {
+        let (_, rest) = workspace.split_once(&format!("\n{name} = {{ path = \"")).expect(name);
+        rest.split('"').next().unwrap().to_owned()
+    };
+    let folders = |path: &Path| -> Vec<_> {
+        let entries = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+        entries.filter(|path| path.is_dir()).collect()
+    };
+    let mut missing = Vec::new();
+    for crate_ in folders(&images).iter().flat_map(|group| folders(group)) {
+        let manifest = std::fs::read_to_string(crate_.join("manifest.toml")).unwrap();
+        let tables = manifest.split("\n[").filter(|table| !table.starts_with("dev-"));
+        let names = tables.flat_map(str::lines).filter(|line| line.starts_with("anyring"));
+        let names = names.filter_map(|line| line.split(['.', ' ', '=']).next());
+        missing.extend(names.map(path_of).filter(|path| !images.join(path).exists()));
+    }
+    assert!(missing.is_empty(), "tools/cli/images lacks {missing:?}: see its README.md");
+}
