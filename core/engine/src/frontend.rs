@@ -248,6 +248,7 @@ pub fn takes_errors(fd: Fd) {
 /// Tells the engine that the program is about to set an option of `fd` (perhaps a socket): facts noted about `fd` may change. True if
 /// [`changes_kind`] has to be called, too.
 #[inline]
+#[must_use]
 pub fn sets_option(fd: Fd, level: i32, name: i32) -> bool {
     kinds::option_set(fd, level as u32, name as u32)
 }

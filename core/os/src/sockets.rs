@@ -3,7 +3,7 @@
 //! A sandbox may refuse `getsockopt`. Then other calls tell the type of a socket, whether it listens, and whether it has an error; other
 //! options are unknown.
 
-use linux_raw_sys::ioctl::FIONREAD;
+use linux_raw_sys::ioctl::{FIONREAD, TIOCOUTQ};
 use linux_raw_sys::net::{
     AF_INET, AF_INET6, IPPROTO_RAW, IPPROTO_TCP, IPPROTO_UDP, IPPROTO_UDPLITE, MSG_DONTWAIT, MSG_PEEK,
     SO_ACCEPTCONN, SO_COOKIE, SO_DOMAIN, SO_ERROR, SO_PROTOCOL, SO_TYPE, SOCK_DGRAM, SOCK_STREAM, SOL_SOCKET,
@@ -102,9 +102,19 @@ fn protocol_by(name: &[u8]) -> u32 {
 
 /// Returns the number of bytes that can be received or read now, of sockets and of files that tell it.
 pub fn unread(fd: Fd) -> Result<usize, Errno> {
+    queued(fd, FIONREAD)
+}
+
+/// Returns the number of sent bytes that have not left a socket for good: TCP's that were not acknowledged, and UDP's that are held back,
+/// or have not left this machine.
+pub fn unsent(fd: Fd) -> Result<usize, Errno> {
+    queued(fd, TIOCOUTQ)
+}
+
+fn queued(fd: Fd, request: u32) -> Result<usize, Errno> {
     let mut count = 0i32;
     // SAFETY: writes an integer of ours.
-    unsafe { call(nr::__NR_ioctl, [fd as usize, FIONREAD as usize, (&raw mut count).addr(), 0, 0, 0]) }?;
+    unsafe { call(nr::__NR_ioctl, [fd as usize, request as usize, (&raw mut count).addr(), 0, 0, 0]) }?;
     Ok(count.max(0) as usize)
 }
 

@@ -147,10 +147,10 @@ pub unsafe fn answer<F: Frontend>(
             before_wait::<F>();
             None
         }
-        by_list if waits::by_list(by_list) => {
+        number if waits::by_list(number) => {
             let patience = Patience::of(number, a[2]);
-            among_stand_ins::<F>(a[0] as *mut PollFd, a[1], patience, |list, left| {
-                let time = left.map_or(a[2], |ns| milliseconds(ns) as usize);
+            among_stand_ins::<F>(a[0] as *mut PollFd, a[1], patience, |list, left_ns| {
+                let time = left_ns.map_or(a[2], |left_ns| milliseconds(left_ns) as usize);
                 sleep([list.addr(), a[1], time, a[3], a[4], a[5]]) as c_int
             })
         }
@@ -205,9 +205,9 @@ unsafe impl user::Plain for PollFd {}
 /// How long a poll lasts.
 #[derive(Clone, Copy)]
 enum Patience {
-    /// So many milliseconds, or without a limit if negative.
+    /// A number of milliseconds, or no limit if it is negative.
     Milliseconds(c_int),
-    /// The time at this address, or without a limit if there is none.
+    /// The time at this address, or no limit if it is null.
     Time(*const c_void),
     /// The time at an address at which the kernel counts it down.
     Countdown,
@@ -215,8 +215,8 @@ enum Patience {
 
 impl Patience {
     /// The patience of a call by its number.
-    fn of(number: usize, argument: usize) -> Patience {
-        if number as u32 == raw::__NR_ppoll {
+    fn of(number: u32, argument: usize) -> Patience {
+        if number == raw::__NR_ppoll {
             Patience::Countdown
         } else {
             Patience::Milliseconds(argument as c_int)
@@ -243,8 +243,13 @@ fn milliseconds(ns: u64) -> c_int {
     c_int::try_from(ns.div_ceil(NS_PER_MS)).unwrap_or(c_int::MAX)
 }
 
-/// The time that is left of a poll that goes on; `None` for all of it.
-type Left = Option<u64>;
+/// The address of the time that is left, if it is not all of the time at `whole`.
+fn time_or(left: Option<&Timespec>, whole: *const c_void) -> *const c_void {
+    left.map_or(whole, |left| core::ptr::from_ref(left).cast())
+}
+
+/// The time that is left of a poll that goes on, in nanoseconds; `None` for all of it.
+type LeftNs = Option<u64>;
 
 /// Calls `wait` with a list in which stand-ins have the rings' places, if there are any. What cannot be read or written is the
 /// kernel's to refuse.
@@ -252,7 +257,7 @@ fn with_stand_ins<F: Frontend>(
     list: *mut PollFd,
     count: usize,
     patience: Patience,
-    wait: impl Fn(*mut PollFd, Left) -> c_int,
+    wait: impl Fn(*mut PollFd, LeftNs) -> c_int,
 ) -> c_int {
     let answer = among_stand_ins::<F>(list, count, patience, &wait);
     let answered = |answer: Result<c_int, isize>| answer.unwrap_or_else(|error| next::fail(error) as c_int);
@@ -264,7 +269,7 @@ fn among_stand_ins<F: Frontend>(
     list: *mut PollFd,
     count: usize,
     patience: Patience,
-    wait: impl Fn(*mut PollFd, Left) -> c_int,
+    wait: impl Fn(*mut PollFd, LeftNs) -> c_int,
 ) -> Option<Result<c_int, isize>> {
     // The kernel takes no more than the limit, which is above a few.
     let is_long = || count > FEW && count > sys::descriptor_limit() as usize;
@@ -278,7 +283,7 @@ fn among_stand_ins<F: Frontend>(
         .map(|(place, entry)| (place, entry.fd))
         .collect();
     let end_ns = patience.end_ns();
-    let mut left = None;
+    let mut left_ns = None;
     let result = loop {
         // The program may have closed a stand-in unseen meanwhile: its number may be another file's, which is readable for long.
         for &(place, ring) in &rings {
@@ -287,7 +292,7 @@ fn among_stand_ins<F: Frontend>(
                 Err(error) => return Some(Err(error as isize)),
             }
         }
-        let result = wait(copy.as_mut_ptr(), left);
+        let result = wait(copy.as_mut_ptr(), left_ns);
         if result <= 0 {
             break result;
         }
@@ -296,7 +301,7 @@ fn among_stand_ins<F: Frontend>(
             break ready;
         }
         // A stand-in was readable without a completion in its ring: the poll goes on, if its time is not over.
-        left = end_ns.map(|end_ns| end_ns.saturating_sub(os::monotonic_ns()));
+        left_ns = end_ns.map(|end_ns| end_ns.saturating_sub(os::monotonic_ns()));
     };
     if result >= 0 {
         let events = |index: usize| {
@@ -338,7 +343,7 @@ fn end_polls<F: Frontend>(list: &mut [PollFd], rings: &[(usize, c_int)]) -> c_in
 /// The events that a poll reports of an eventfd that is readable.
 const READABLE: i16 = (raw::POLLIN | raw::POLLRDNORM) as i16;
 
-/// So many entries any process may poll, unless its limit on descriptors is lower: then the kernel refuses them.
+/// The number of entries up to which the limit on descriptors is not asked for: the kernel refuses a list beyond a lower one.
 const FEW: usize = 64;
 
 /// True if there is a ring in the list.
@@ -358,8 +363,8 @@ fn names_ring(list: *mut PollFd, count: usize) -> bool {
 /// # Safety
 /// As in C.
 pub unsafe fn poll<F: Frontend>(list: *mut PollFd, count: usize, timeout: c_int) -> c_int {
-    let wait = |list, left: Left| {
-        let time = left.map_or(timeout, milliseconds);
+    let wait = |list, left_ns: LeftNs| {
+        let time = left_ns.map_or(timeout, milliseconds);
         next!(c"poll", fn(*mut PollFd, usize, c_int) -> c_int, list, count, time)
     };
     with_stand_ins::<F>(list, count, Patience::Milliseconds(timeout), wait)
@@ -375,8 +380,8 @@ pub unsafe fn __poll_chk<F: Frontend>(
     timeout: c_int,
     bytes: usize,
 ) -> c_int {
-    let wait = |list, left: Left| {
-        let time = left.map_or(timeout, milliseconds);
+    let wait = |list, left_ns: LeftNs| {
+        let time = left_ns.map_or(timeout, milliseconds);
         next!(c"__poll_chk", fn(*mut PollFd, usize, c_int, usize) -> c_int, list, count, time, bytes,)
     };
     with_stand_ins::<F>(list, count.min(bytes / size_of::<PollFd>()), Patience::Milliseconds(timeout), wait)
@@ -392,9 +397,9 @@ pub unsafe fn ppoll<F: Frontend>(
     timeout: *const c_void,
     mask: *const c_void,
 ) -> c_int {
-    let wait = |list, left: Left| {
-        let left = left.map(Timespec::from_ns);
-        let time = left.as_ref().map_or(timeout, |left| core::ptr::from_ref(left).cast());
+    let wait = |list, left_ns: LeftNs| {
+        let left = left_ns.map(Timespec::from_ns);
+        let time = time_or(left.as_ref(), timeout);
         next!(
             c"ppoll",
             fn(*mut PollFd, usize, *const c_void, *const c_void) -> c_int,
@@ -418,9 +423,9 @@ pub unsafe fn __ppoll_chk<F: Frontend>(
     mask: *const c_void,
     bytes: usize,
 ) -> c_int {
-    let wait = |list, left: Left| {
-        let left = left.map(Timespec::from_ns);
-        let time = left.as_ref().map_or(timeout, |left| core::ptr::from_ref(left).cast());
+    let wait = |list, left_ns: LeftNs| {
+        let left = left_ns.map(Timespec::from_ns);
+        let time = time_or(left.as_ref(), timeout);
         next!(
             c"__ppoll_chk",
             fn(*mut PollFd, usize, *const c_void, *const c_void, usize) -> c_int,

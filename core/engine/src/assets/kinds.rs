@@ -200,7 +200,7 @@ pub fn writes_block(fd: Fd) {
 }
 
 /// Finds out and remembers which of [`Kind::OF_READS`] applies to a file that has no non-blocking reads.
-pub fn look_at_reads(fd: Fd) -> Kind {
+fn look_at_reads(fd: Fd) -> Kind {
     let kind = match mounts::place_of(fd) {
         Place::Far => Kind::FAR,
         Place::Below => Kind::ADVISED,
@@ -211,11 +211,10 @@ pub fn look_at_reads(fd: Fd) -> Kind {
     kind
 }
 
-/// True if a read of a file that has no non-blocking reads may wait for ever.
-pub fn reads_wait(fd: Fd) -> bool {
+/// Returns which of [`Kind::OF_READS`] applies to a file that has no non-blocking reads, as it was noted or by a look.
+pub fn kind_of_reads(fd: Fd) -> Kind {
     let noted = noted(fd);
-    let kind = if noted.has(Kind::OF_READS) { noted } else { look_at_reads(fd) };
-    kind.has(Kind::READS_WAIT)
+    if noted.has(Kind::OF_READS) { noted } else { look_at_reads(fd) }
 }
 
 /// Replaces the facts about the file; facts about sockets stay.
@@ -255,14 +254,15 @@ pub fn closes_at_once(fd: Fd) -> bool {
 /// Forgets what setting option `name` of a socket changes; called before the program sets it. True if rings have to forget the socket's
 /// kind, too.
 #[inline]
+#[must_use]
 pub fn option_set(fd: Fd, level: u32, name: u32) -> bool {
-    let forgotten = match (level, name) {
-        (SOL_SOCKET, SO_LINGER) => Kind::NO_LINGER,
-        (SOL_SOCKET, SO_RCVLOWAT) => Kind::TCP,
+    let (forgotten, changes_kind) = match (level, name) {
+        (SOL_SOCKET, SO_LINGER) => (Kind::NO_LINGER, false),
+        (SOL_SOCKET, SO_RCVLOWAT) => (Kind::TCP, true),
         _ => return false,
     };
     take(fd, forgotten);
-    forgotten == Kind::TCP
+    changes_kind
 }
 
 /// Notes that the program reads a socket's errors itself; it may be about to request a time stamp of each

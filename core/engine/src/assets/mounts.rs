@@ -156,7 +156,7 @@ pub enum Place {
     Far = 2,
     /// In lower file systems, as overlayfs.
     Below = 3,
-    /// Nowhere: the kernel makes them up at each read, which may wait for what it tells of, as in `/proc/kmsg` and `trace_pipe`.
+    /// In no place: the kernel makes up the content of the files at each read. A read may wait, as of `/proc/kmsg` and `trace_pipe`.
     Made = 4,
 }
 

@@ -708,8 +708,12 @@ fn not_now(cx: &mut Attempt<'_>, errno: Errno, direction: Direction) -> Result<O
     // A type seen earlier suffices if an attempt at an offset has just failed this way.
     let kind = if begins && host::sees_closes() { kinds::typed_kind(fd)? } else { kinds::look_at_type(fd)? };
     if kind.has(Kind::STORAGE) {
-        if errno == Errno::EOPNOTSUPP && direction == Direction::Read && !nowait && kinds::reads_wait(fd) {
-            // As of the kernel's log or a trace.
+        if errno == Errno::EOPNOTSUPP
+            && direction == Direction::Read
+            && !nowait
+            && kinds::kind_of_reads(fd).has(Kind::READS_WAIT)
+        {
+            // The kernel's log and its traces have nothing to read until something happens.
             if os::poll_now(fd, events)? == 0 {
                 return without_nowait(cx, direction);
             }
@@ -759,8 +763,7 @@ fn begin_read(cx: &mut Attempt<'_>, errno: Errno) -> Result<Outcome, Errno> {
         }
         return Ok(Outcome::InFlight);
     }
-    let noted = kinds::noted(fd);
-    let kind = if noted.has(Kind::OF_READS) { noted } else { kinds::look_at_reads(fd) };
+    let kind = kinds::kind_of_reads(fd);
     if !kind.has(Kind::ADVISED) {
         return Ok(Outcome::Block);
     }

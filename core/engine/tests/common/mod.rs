@@ -1235,6 +1235,17 @@ pub fn terminal() -> (i32, i32) {
     (main, terminal)
 }
 
+/// An inotify instance with these flags, which waits for these events of a file.
+pub fn inotify(watched: &File, events: u32, flags: i32) -> File {
+    let path = CString::new(format!("/proc/self/fd/{}", watched.as_raw_fd())).unwrap();
+    // SAFETY: a descriptor of ours; the path is a C string.
+    unsafe {
+        let instance = File::from_raw_fd(libc::inotify_init1(libc::IN_CLOEXEC | flags));
+        assert!(libc::inotify_add_watch(instance.as_raw_fd(), path.as_ptr(), events) > 0);
+        instance
+    }
+}
+
 /// Says that the test leaves something out, and why. The same reason has the same words in every test.
 pub fn skip(reason: &str) {
     anyring_tally::skipped(reason);

@@ -460,7 +460,7 @@ fn reads(file: &File, pages: &mut [Page]) -> Vec<Sqe> {
     pages.iter_mut().enumerate().map(|(at, page)| read(at as u64, file, page, at)).collect()
 }
 
-/// However many go together, and whatever the program leaves in the CQ.
+/// Polls tell of all transfers, however many go together, and whatever the program leaves in the CQ.
 #[by(on_storage("polled"))]
 fn a_poll_tells_of_transfers(engine: Engine, file: File) {
     let mut ring = Ring::new(engine, 16, 0);
@@ -483,7 +483,7 @@ fn a_poll_tells_of_transfers(engine: Engine, file: File) {
     }
 }
 
-/// Until its thread has fetched it; whether it came before the poll or during it.
+/// Polls tell of a completion until the ring's thread has fetched it, whether it came before the poll or during it.
 #[test]
 fn a_poll_tells_of_what_a_ring_that_defers_has_to_fetch() {
     const SOON: [i64; 2] = [0, 2_000_000];
@@ -538,15 +538,24 @@ impl anyring_engine::Host for Unattended {
     as_seeing!(but spawn);
 }
 
-/// No other thread has to wake for that.
-#[test]
-fn a_thread_that_polls_takes_transfers_back_itself() {
+/// Runs a body in a child, with a ring that no reactor attends, and a file of this name on storage.
+fn unattended(name: &str, body: impl FnOnce(Ring, File)) {
     static UNATTENDED: &dyn anyring_engine::Host = &Unattended;
-    let Some(file) = storage("unattended") else { return };
+    let Some(file) = storage(name) else { return };
     let pid = child(|| {
         ends_after(30);
-        let mut ring = Ring::new(Engine::User, 16, 0);
+        let ring = Ring::new(Engine::User, 16, 0);
         anyring_engine::install(&UNATTENDED);
+        body(ring, file);
+        true
+    });
+    assert_eq!(ended(pid), 0);
+}
+
+/// A poll needs no other thread to wake for a transfer.
+#[test]
+fn a_thread_that_polls_takes_transfers_back_itself() {
+    unattended("unattended", |mut ring, file| {
         let mut pages = [Page([0; PAGE]); 4];
         assert!(!polled(Engine::User, ring.fd, 0));
         for _ in 0..50 {
@@ -556,20 +565,13 @@ fn a_thread_that_polls_takes_transfers_back_itself() {
                 assert_eq!(ring.reap().map(|cqe| cqe.res), Some(PAGE as i32));
             }
         }
-        true
     });
-    assert_eq!(ended(pid), 0);
 }
 
-/// Nobody has taken the transfer back when the timer is due.
+/// A transfer counts as ended when its event is there, though no thread has taken it back when the timer is due.
 #[test]
 fn a_transfer_that_has_ended_is_before_a_timer_that_is_due() {
-    static UNATTENDED: &dyn anyring_engine::Host = &Unattended;
-    let Some(file) = storage("ended") else { return };
-    let pid = child(|| {
-        ends_after(30);
-        let mut ring = Ring::new(Engine::User, 16, 0);
-        anyring_engine::install(&UNATTENDED);
+    unattended("ended", |mut ring, file| {
         let mut pages = [Page([0; PAGE])];
         for _ in 0..20 {
             let stand_in = frontend::begin_poll(ring.fd).unwrap();
@@ -582,12 +584,10 @@ fn a_transfer_that_has_ended_is_before_a_timer_that_is_due() {
             until("the timer is due", || start.elapsed() > Duration::from_millis(20));
             assert_eq!(by_user_data(ring.collect(2))[1].res, 0, "the read has been waited for");
         }
-        true
     });
-    assert_eq!(ended(pid), 0);
 }
 
-/// Each of them, also where another one has taken the transfer back, or has found nothing just before.
+/// Every thread hears of it, also where another one has taken the transfer back, or has found nothing just before.
 #[by(on_storage("pollers"))]
 fn all_threads_that_poll_hear_of_a_transfer(engine: Engine, file: File) {
     const POLLERS: u32 = 3;
@@ -624,7 +624,7 @@ fn all_threads_that_poll_hear_of_a_transfer(engine: Engine, file: File) {
     });
 }
 
-/// A program that watches a ring in another way from some time on: what the kernel signals for transfers of before does not stay.
+/// A ring may be watched in another way from some time on: what the kernel signals for transfers of before does not stay.
 #[test]
 fn a_ring_that_was_polled_is_not_ready_in_epoll_without_completions() {
     let Some(file) = storage("watched") else { return };

@@ -642,13 +642,7 @@ fn multishot_reads_of_events(ring: &mut Ring, flags: i32, size: usize) -> Vec<Cq
     use std::os::unix::fs::PermissionsExt;
 
     let watched = nameless(b"");
-    let path = CString::new(format!("/proc/self/fd/{}", watched.as_raw_fd())).unwrap();
-    // SAFETY: a descriptor of ours; the path is a C string.
-    let events = unsafe {
-        let events = File::from_raw_fd(libc::inotify_init1(libc::IN_CLOEXEC | flags));
-        assert!(libc::inotify_add_watch(events.as_raw_fd(), path.as_ptr(), libc::IN_ATTRIB) > 0);
-        events
-    };
+    let events = inotify(&watched, libc::IN_ATTRIB, flags);
     let mut memory = vec![0u8; 4 * size];
     run(ring, provide(0, 0, &mut memory, 4));
     ring.submit(&[read_multishot(events.as_raw_fd(), 0)]);
@@ -744,7 +738,7 @@ fn reads_of_proc_use_buffers_up_bit_by_bit(mut ring: Ring) -> impl Answer {
     })
 }
 
-/// However much of it is in the page cache.
+/// A read of a file takes what it asked for of its buffer, however much of the file is in the page cache.
 #[both(8, 0)]
 fn reads_of_files_use_up_what_they_asked_for(mut ring: Ring) -> impl Answer {
     let file = nameless(b"twelve bytes");

@@ -19,7 +19,7 @@ enum Lingers {
 }
 
 fn set_linger(fd: i32) {
-    frontend::sets_option(fd, libc::SOL_SOCKET, libc::SO_LINGER);
+    assert!(!frontend::sets_option(fd, libc::SOL_SOCKET, libc::SO_LINGER), "no ring has to know");
     let (value, length) = ((&raw const LINGER).cast(), size_of_val(&LINGER) as u32);
     // SAFETY: a structure of ours.
     let result = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, value, length) };

@@ -344,13 +344,7 @@ fn an_eventfd_counts(mut ring: Ring) -> impl Answer {
 fn what_a_read_leaves_behind_is_there_for_the_next(mut ring: Ring) -> impl Answer {
     // inotify knows no attempts without blocking, and gives out whole events only.
     let watched = nameless(b"");
-    let path = CString::new(format!("/proc/self/fd/{}", watched.as_raw_fd())).unwrap();
-    // SAFETY: a descriptor of ours; the path is a C string.
-    let events = unsafe {
-        let events = File::from_raw_fd(libc::inotify_init1(libc::IN_CLOEXEC));
-        assert!(libc::inotify_add_watch(events.as_raw_fd(), path.as_ptr(), libc::IN_ALL_EVENTS) > 0);
-        events
-    };
+    let events = inotify(&watched, libc::IN_ALL_EVENTS, 0);
     // A registered file is never looked at again by the way.
     ring.register_files(&[events.as_raw_fd()]);
     let mut buffer = [0u8; 16];
@@ -359,7 +353,7 @@ fn what_a_read_leaves_behind_is_there_for_the_next(mut ring: Ring) -> impl Answe
     ring.submit(&[take]);
     all.extend(ring.reap_all());
     // Opened and closed: two events.
-    drop(File::open(path.to_str().unwrap()).unwrap());
+    drop(File::open(format!("/proc/self/fd/{}", watched.as_raw_fd())).unwrap());
     ring.enter(0, 1);
     all.extend(ring.reap_all());
     all.extend(ring.run(&[take]));
@@ -410,24 +404,18 @@ fn a_read_of_a_trace_waits() {
     answers.unwrap();
 }
 
-/// inotify waits for an event before it looks at how long the buffer is, an eventfd does not.
+/// A read of nothing from an inotify instance waits for an event, and an eventfd refuses it at once.
 #[both(8, 0)]
 fn reads_of_nothing_wait_where_the_file_does(mut ring: Ring) -> impl Answer {
     ends_after(60);
     let watched = nameless(b"");
-    let path = CString::new(format!("/proc/self/fd/{}", watched.as_raw_fd())).unwrap();
-    // SAFETY: a descriptor of ours; the path is a C string.
-    let events = unsafe {
-        let events = File::from_raw_fd(libc::inotify_init1(libc::IN_CLOEXEC));
-        assert!(libc::inotify_add_watch(events.as_raw_fd(), path.as_ptr(), libc::IN_OPEN) > 0);
-        events
-    };
+    let events = inotify(&watched, libc::IN_OPEN, 0);
     let event = File::from(eventfd(0, 0));
     let nothing = |file: &File| read(file, &mut [], u64::MAX, 1);
     let mut all = ring.run(&[nothing(&event)]);
     ring.submit(&[nothing(&events)]);
     all.extend(ring.run(&[nop(2, 0)]));
-    drop(File::open(path.to_str().unwrap()).unwrap());
+    drop(File::open(format!("/proc/self/fd/{}", watched.as_raw_fd())).unwrap());
     all.push(ring.wait());
     results(&all)
 }

@@ -4,7 +4,6 @@
 use core::mem::offset_of;
 
 use linux_raw_sys::general as nr;
-use linux_raw_sys::ioctl::TIOCOUTQ;
 use linux_raw_sys::net::{
     AF_INET, AF_INET6, IP_RECVERR, IPPROTO_TCP, IPV6_RECVERR, MSG_ERRQUEUE, SHUT_RDWR, SO_LINGER,
     SO_SELECT_ERR_QUEUE, SO_TIMESTAMPING, SO_TIMESTAMPING_NEW, SO_ZEROCOPY, SOL_IP, SOL_IPV6, SOL_SOCKET,
@@ -246,11 +245,7 @@ pub fn disallow(fd: Fd) {
 
 /// True if all data sent has left the socket for good (by TCP: was acknowledged).
 pub fn is_all_sent(fd: Fd) -> bool {
-    let mut unsent = 1i32;
-    // SAFETY: writes an integer of the engine's.
-    let asked =
-        unsafe { call(nr::__NR_ioctl, [fd as usize, TIOCOUTQ as usize, &raw mut unsent as usize, 0, 0, 0]) };
-    asked.is_err() || unsent == 0
+    os::unsent(fd).map_or(true, |unsent| unsent == 0)
 }
 
 /// True if a close would reset the connection immediately: data is unread, or the program asked for it

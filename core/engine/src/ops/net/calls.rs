@@ -1,7 +1,6 @@
 //! System calls for sockets.
 
 use linux_raw_sys::general as nr;
-use linux_raw_sys::ioctl::TIOCOUTQ;
 use linux_raw_sys::net::{IPPROTO_TCP, MSG_DONTWAIT, TCP_INFO, TCP_ZEROCOPY_RECEIVE, msghdr};
 
 use crate::abi::Errno;
@@ -78,14 +77,6 @@ pub fn socket(domain: u32, kind: u32, protocol: u32) -> Result<Fd, Errno> {
     // SAFETY: touches no memory.
     unsafe { call(nr::__NR_socket, [domain as usize, kind as usize, protocol as usize, 0, 0, 0]) }
         .map(|fd| fd as Fd)
-}
-
-/// Returns the number of bytes of a socket over UDP that are held back, or have not left this machine.
-pub fn unsent(fd: Fd) -> Result<usize, Errno> {
-    let mut count = 0i32;
-    // SAFETY: writes an integer of the engine's.
-    unsafe { call(nr::__NR_ioctl, [fd as usize, TIOCOUTQ as usize, &raw mut count as usize, 0, 0, 0]) }?;
-    Ok(count.max(0) as usize)
 }
 
 /// Returns the unread bytes of a TCP connection, from the hint of `TCP_ZEROCOPY_RECEIVE`, where the end of the

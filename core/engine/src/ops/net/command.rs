@@ -2,7 +2,6 @@
 
 use linux_raw_sys::general as nr;
 use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_URING_CMD_FIXED, io_uring_socket_op as SocketOp};
-use linux_raw_sys::ioctl::{FIONREAD, TIOCOUTQ};
 use linux_raw_sys::net::{AF_INET, AF_INET6, SO_DOMAIN, SOL_SOCKET, SOL_TCP};
 
 use crate::abi::{Errno, IORING_OP_URING_CMD128, SOCKET_URING_OP_GETSOCKNAME, Sqe, names};
@@ -114,9 +113,9 @@ fn command(fd: Fd, sqe: &Sqe) -> Result<usize, Errno> {
     };
     let is = |operation: SocketOp| sqe.off == operation as u64;
     if is(SocketOp::SOCKET_URING_OP_SIOCINQ) {
-        queued(fd, domain, FIONREAD)
+        queued(fd, domain, os::unread)
     } else if is(SocketOp::SOCKET_URING_OP_SIOCOUTQ) {
-        queued(fd, domain, TIOCOUTQ)
+        queued(fd, domain, os::unsent)
     } else if is(SocketOp::SOCKET_URING_OP_GETSOCKOPT) {
         get_option(fd, sqe)
     } else if is(SocketOp::SOCKET_URING_OP_SETSOCKOPT) {
@@ -129,14 +128,11 @@ fn command(fd: Fd, sqe: &Sqe) -> Result<usize, Errno> {
 }
 
 /// Returns the number of bytes in a queue of the socket. Only protocols of these families support this command here.
-fn queued(fd: Fd, domain: u32, request: u32) -> Result<usize, Errno> {
+fn queued(fd: Fd, domain: u32, count: fn(Fd) -> Result<usize, Errno>) -> Result<usize, Errno> {
     if domain != AF_INET && domain != AF_INET6 {
         return Err(Errno::EOPNOTSUPP);
     }
-    let mut count = 0i32;
-    // SAFETY: writes an integer of the engine's.
-    unsafe { call(nr::__NR_ioctl, [fd as usize, request as usize, &raw mut count as usize, 0, 0, 0]) }?;
-    Ok(count.max(0) as usize)
+    count(fd)
 }
 
 /// Returns level, name, length and the value's address of an option: level and name share `addr`; the others are `optlen`, `optval`.

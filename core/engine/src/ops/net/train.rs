@@ -173,7 +173,7 @@ fn count_alone(core: &Core, held: &[RequestId]) -> usize {
         return all;
     }
     // Also what has left, but not this machine: whether anything is held back cannot be asked.
-    let first = usize::from(calls::unsent(fd) != Ok(0));
+    let first = usize::from(os::unsent(fd) != Ok(0));
     if all - first > 1 { first } else { all }
 }
 

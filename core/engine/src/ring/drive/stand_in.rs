@@ -5,8 +5,8 @@
 //! drained if the program has emptied their CQ meanwhile; otherwise a level-triggered wait would report completions that are gone. The
 //! engine does not keep which instance a ring is in: an instance has many names, and few rings are lit at a time.
 //!
-//! A thread that polls by a list looks at the ring before its poll ([`begin_poll`]), and after it if the stand-in is readable ([`end_poll`]).
-//! As long as all who poll do so, the kernel itself signals the stand-in when an O_DIRECT transfer has ended: the thread that polls posts the
+//! A thread that polls by a list is a *looker*: it looks at the ring before its poll ([`begin_poll`]), and after it if the stand-in is readable ([`end_poll`]).
+//! As long as all threads that poll are lookers, the kernel itself signals the stand-in when an O_DIRECT transfer has ended: the thread that polls posts the
 //! completion, and no other thread has to wake for that. What keeps a wake-up from getting lost:
 //!
 //! - the kernel signals after it has shown the transfer's event, which it does once for each;
@@ -31,7 +31,7 @@ pub fn of(fd: Fd) -> Result<Fd, Errno> {
     let ring = registry::get(fd).ok_or_else(|| registry::no_ring(fd))?;
     let mut guard = ring.lock();
     let core = guard.as_mut().ok_or(Errno::EBADF)?;
-    core.drive.observers.watched_by_others();
+    core.drive.observers.note_others();
     core.stand_in()
 }
 
@@ -45,7 +45,7 @@ pub fn begin_poll(fd: Fd) -> Result<Fd, Errno> {
     let mut guard = ring.lock();
     let core = guard.as_mut().ok_or(Errno::EBADF)?;
     let stand_in = core.stand_in()?;
-    core.drive.observers.watched_by_looker();
+    core.drive.observers.note_looker();
     core.work.note_poll();
     look_for_poll(&mut guard, false);
     Ok(stand_in)
@@ -88,7 +88,7 @@ fn look_for_poll(guard: &mut CoreGuard<'_>, was_readable: bool) -> bool {
         let is_left = core.aio.has_completion();
         if is_drained || !is_left || !core.may_be_advanced() {
             // The driver takes these back, and nobody hears of them by what was drained.
-            core.drive.observers.doubts_kernel(is_left);
+            core.drive.observers.set_doubts(is_left);
             return false;
         }
         is_drained = true;

@@ -125,7 +125,7 @@ impl Core {
             // The state of the stand-in in which the other processes have left it.
             self.drive.observers.set_readable(readable.unwrap_or(false));
             // They may have drained what the kernel had signalled.
-            self.drive.observers.doubts_kernel(true);
+            self.drive.observers.set_doubts(true);
         }
     }
 

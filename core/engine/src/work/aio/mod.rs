@@ -437,11 +437,11 @@ impl Aio {
 /// The threads that an eventfd tells of the end of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Told {
-    /// Nobody: a caller waits for it, or looks.
+    /// No thread: a caller waits for the transfer, or looks.
     Nobody,
-    /// Whoever drives the ring, by its epoll instance.
+    /// The driver of the ring, by the ring's epoll instance.
     Driver,
-    /// The threads that poll the ring's descriptor, which is the stand-in: they take the transfer back when they wake.
+    /// The lookers, by the stand-in that they poll: they take the transfer back when they wake.
     Lookers,
 }
 

@@ -31,7 +31,7 @@ pub struct Observers {
     left: (u32, u32),
     /// The number of consecutive ticks that found the same completions.
     times_left: u32,
-    /// The kind of threads that poll the stand-in.
+    /// The threads that have polled the stand-in.
     watchers: Watchers,
     /// The kernel may have signalled the stand-in before it was drained, for transfers that were not taken back yet.
     has_doubts: bool,
@@ -57,15 +57,16 @@ pub struct Observers {
     outlet: Option<Box<dyn Outlet>>,
 }
 
-/// The kind of threads that poll a stand-in.
+/// The threads that have polled a stand-in. A *looker* is a thread that looks at the ring before each poll, and after a poll that finds the
+/// stand-in readable.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 enum Watchers {
-    /// Nobody so far.
+    /// No thread so far.
     #[default]
     Nobody,
-    /// Threads that look at the ring before each poll, and after a poll that finds the stand-in readable.
+    /// Lookers only.
     Lookers,
-    /// Others, too, at some time: they take what the stand-in says for what the CQ holds.
+    /// Other threads, too, at some time: they take what the stand-in says for what the CQ holds.
     Others,
 }
 
@@ -179,20 +180,20 @@ impl Observers {
     /// Sets the stand-in, which is not readable. Transfers may be on their way that signal one from before.
     pub fn set_stand_in(&mut self, fd: Fd) {
         if self.stand_in.replace(fd).is_some() {
-            self.watched_by_others();
+            self.note_others();
         }
         self.readable = false;
     }
 
-    /// Notes a poll of the stand-in by a thread that looks at the ring before it, and after it if the stand-in is readable.
-    pub(in crate::ring::drive) fn watched_by_looker(&mut self) {
+    /// Notes a poll of the stand-in by a looker.
+    pub(in crate::ring::drive) fn note_looker(&mut self) {
         if self.watchers == Watchers::Nobody {
             self.watchers = Watchers::Lookers;
         }
     }
 
-    /// Notes that others may poll the stand-in from now on. Transfers on their way may signal it still.
-    pub(in crate::ring::drive) fn watched_by_others(&mut self) {
+    /// Notes that threads that are no lookers may poll the stand-in from now on. Transfers on their way may signal it still.
+    pub(in crate::ring::drive) fn note_others(&mut self) {
         self.had_lookers |= self.watchers == Watchers::Lookers;
         self.watchers = Watchers::Others;
     }
@@ -202,7 +203,7 @@ impl Observers {
         self.had_lookers
     }
 
-    /// True if all who wait for completions outside `enter` poll the stand-in, and look at the ring when they find it readable. So it may be
+    /// True if all threads of this process that wait for completions outside `enter` are lookers. So the stand-in may be
     /// readable though there are no completions, and needs no signal if it is readable.
     pub fn are_lookers(&self) -> bool {
         self.watchers == Watchers::Lookers && self.eventfd.is_none() && self.outlet.is_none()
@@ -210,7 +211,7 @@ impl Observers {
 
     /// Notes that the stand-in has replaced the program's descriptor.
     pub fn note_stand_in_shown(&mut self) {
-        self.watched_by_others();
+        self.note_others();
         self.shown = true;
     }
 
@@ -239,8 +240,8 @@ impl Observers {
         self.readable |= self.are_lookers() && !self.has_doubts;
     }
 
-    /// Notes whether transfers may have ended when the stand-in was drained that were not taken back then.
-    pub(in crate::ring) fn doubts_kernel(&mut self, doubts: bool) {
+    /// Sets whether transfers may have ended when the stand-in was drained that were not taken back then.
+    pub(in crate::ring) fn set_doubts(&mut self, doubts: bool) {
         self.has_doubts = doubts;
     }
 

@@ -69,7 +69,7 @@ impl Core {
         if known && self.drive.observers.awaited && self.shows_readable() {
             return;
         }
-        if self.drive.observers.are_lookers() && self.drive.observers.readable && !self.shared.has_page() {
+        if self.drive.observers.readable && self.has_only_lookers() {
             // Whoever polls is awake already, or wakes by a signal of the kernel that comes.
             return;
         }
@@ -104,11 +104,16 @@ impl Core {
         if is_left { TICK_NS << self.drive.observers.times_left } else { TICK_NS }
     }
 
+    /// True if all threads that poll the stand-in are lookers, and no other process has it.
+    fn has_only_lookers(&self) -> bool {
+        self.drive.observers.are_lookers() && !self.shared.has_page()
+    }
+
     /// Has `drain` reset the stand-in, so that it is not readable.
     pub(in crate::ring::drive) fn drain_stand_in(&mut self, drain: fn(Fd)) {
         let Some(fd) = self.drive.observers.stand_in else { return };
         let was_readable = core::mem::take(&mut self.drive.observers.readable);
-        if !was_readable && self.drive.observers.are_lookers() && !self.shared.has_page() {
+        if !was_readable && self.has_only_lookers() {
             // If the kernel has signalled it meanwhile, whoever polls looks, and drains it.
             return;
         }
