@@ -144,6 +144,11 @@ impl Caps {
 }
 
 impl Op {
+    /// True if the operation brings a file's data to the device.
+    pub fn is_sync(&self) -> bool {
+        self.stores == Some(Effect::Sync)
+    }
+
     /// Makes an operation with the properties that most have.
     pub const fn new(code: u8, name: &'static str, caps: Caps) -> Op {
         Op {

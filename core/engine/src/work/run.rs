@@ -8,9 +8,10 @@ use linux_raw_sys::general::{S_IFDIR, S_IFMT, S_IFREG, STATX_INO, STATX_TYPE};
 
 use crate::abi::Errno;
 use crate::assets::kinds::{self, Kind};
+use crate::assets::mounts;
 use crate::assets::notes::Interest;
 use crate::os::sync::atomic::Ordering;
-use crate::os::{self, Fd, user};
+use crate::os::{self, Fd, host, user};
 use crate::process::credentials::{self, Whose};
 use crate::request::data::OpData;
 use crate::request::op::Caps;
@@ -155,7 +156,11 @@ impl Core {
     pub(in crate::work) fn conclude(&mut self, work: &mut Work) {
         self.work_mut().ends(work);
         match work.took_us {
-            Some(took_us) if work.is_fetched => self.work_mut().in_flight.note_time(took_us, os::ticks()),
+            Some(took_us) if work.is_fetched => {
+                let is_sync = self.requests().get(work.id).is_some_and(|request| request.op.is_sync());
+                let in_flight = &mut self.work_mut().in_flight;
+                if is_sync { in_flight.note_sync(took_us) } else { in_flight.note_time(took_us, os::ticks()) }
+            }
             Some(took_us) => self.work_mut().note_write(took_us),
             None => {}
         }
@@ -397,6 +402,9 @@ pub fn run_by_caller(guard: &mut CoreGuard<'_>, serial: u64, waits: bool) -> boo
     let mut slow_before = false;
     loop {
         let Some(core) = live(guard, serial) else { return false };
+        if waits {
+            core.keep_sync_for_caller();
+        }
         core.submit_direct();
         let Some((mut batch, lent)) = core.take_batch(waits) else { return true };
         let (done, slow) = guard.unlocked_for_work(|| batch.run(&mut slow_before));
@@ -415,6 +423,28 @@ pub fn run_by_caller(guard: &mut CoreGuard<'_>, serial: u64, waits: bool) -> boo
 }
 
 impl Core {
+    /// Keeps an FSYNC for the caller, which waits: on a quick device it takes no longer than waking a thread of the kernel. Only if it is alone;
+    /// the kernel's threads do several of them side by side. Where closes are not seen, the caller would need a duplicate.
+    fn keep_sync_for_caller(&mut self) {
+        let work = self.work();
+        let is_alone = work.direct() == 1 && work.queued().len() == 1 && work.out() == 0;
+        if !is_alone || work.in_flight.is_any() || self.shared().has_page() || !host::sees_closes() {
+            return;
+        }
+        let is_near = |work: &Work| {
+            work.direct.is_some_and(Command::is_sync) && !(mounts::are_any_far() && mounts::is_far(work.fd))
+        };
+        if !work.queued().all(is_near) || !self.work_mut().in_flight.lets_caller_sync() {
+            return;
+        }
+        let Some(mut work) = self.work_mut().pop() else { return };
+        self.work_mut().ends(&work);
+        let request = &mut self[work.id];
+        request.data = core::mem::take(&mut work.data);
+        // The request's interest in the descriptor begins before the work's ends.
+        self.keep_in_flight(work.id);
+    }
+
     /// Takes the pieces that the caller does next, and returns whether they are lent to it; `None` if there are none. Work for workers is
     /// handed over.
     fn take_batch(&mut self, waits: bool) -> Option<(Batch, bool)> {

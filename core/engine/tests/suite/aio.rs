@@ -219,6 +219,20 @@ fn an_eventfd_tells_of_transfers(engine: Engine, file: File) -> impl Answer {
     })
 }
 
+/// The caller of the second FSYNC has what it waits for before it would do the FSYNC itself.
+#[both]
+fn a_file_is_synchronized_though_its_caller_need_not_wait(engine: Engine) -> impl Answer {
+    let mut ring = Ring::new(engine, 32, 0);
+    let file = memory_file(b"some");
+    let sync = |user_data| Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, user_data) };
+    let first = ring.run(&[sync(1)])[0].res;
+    ring.submit_and_wait(&[sync(2), sqe(IORING_OP_NOP, 3)], 1);
+    until("both have ended", || ring.word(ring.params.cq_off.tail).load(Ordering::Acquire) == 3);
+    let mut seen: Vec<_> = ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
+    seen.sort_unstable();
+    (first, seen)
+}
+
 /// A descriptor that cannot be synchronized, or is none, is told as by the calls that wait.
 #[both]
 fn what_cannot_be_synchronized(engine: Engine) -> impl Answer {

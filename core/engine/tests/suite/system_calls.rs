@@ -1068,6 +1068,14 @@ cases![
         submit(ring, "io_submit(2)", &[all, data], 0);
         ring.collect(2);
     }),
+    a_file_is_synchronized_by_the_caller_that_waits_for_it = traced(|ring| {
+        let file = memory_file(b"");
+        let sync = Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, 1) };
+        // Once it is found out whether any file system is far.
+        Ring::new(Engine::User, 32, 0).run(&[sync]);
+        // This ring has not measured yet how long that takes: on a busy machine it may be long.
+        run(ring, "fsync", &[sync]);
+    }),
     more_transfers_past_the_cache_than_leave_together = storage(&["flags"], |ring, _, write| {
         let writes: Vec<_> = (0..70).map(|at| Sqe { off: 4096 * (at % 64), ..write }).collect();
         submit(ring, "io_submit(32); io_submit(32); io_submit(6)", &writes, 0);

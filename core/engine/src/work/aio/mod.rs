@@ -473,6 +473,11 @@ impl Command {
         }
     }
 
+    /// True if the command brings a file's data to the device.
+    pub fn is_sync(self) -> bool {
+        matches!(self, Command::Sync | Command::SyncData)
+    }
+
     /// Returns the note for a descriptor on which the kernel does not do this command without waiting.
     pub fn waits(self) -> Kind {
         match self {

@@ -187,7 +187,7 @@ impl Core {
         };
         let tells = if eventfd.is_some() { FLAG_RESFD } else { 0 };
         let eventfd = eventfd.map_or(0, |eventfd| eventfd as u32);
-        if matches!(work.direct, Some(Command::Sync | Command::SyncData)) {
+        if work.direct.is_some_and(Command::is_sync) {
             let opcode = work.direct.map_or(0, |command| command as u16);
             let (data, fd) = (u64::from(slot), work.fd as u32);
             return Iocb { data, opcode, fd, flags: tells, eventfd, ..Iocb::default() };

@@ -9,6 +9,7 @@ use crate::assets::kinds::{self, Kind};
 use crate::assets::notes::Interest;
 use crate::os::{self, Fd, host};
 use crate::process::credentials::Whose;
+use crate::request::op::Op;
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::{Core, CoreGuard, live};
 use crate::wait::Driver;
@@ -17,9 +18,9 @@ use crate::work::Work;
 use crate::work::in_flight::{LONG_AMONG_OTHERS_US, LONG_US, Read, SOON_US};
 use crate::work::run::length;
 
-/// True if an attempt that does not block can find out whether a read of this file is answered.
-fn can_be_tried(fd: Fd) -> bool {
-    !kinds::noted(fd).has(Kind::OF_READS)
+/// True if an attempt that does not block can find out whether the request is done, which has its file by `fd`.
+fn can_be_tried(op: &Op, fd: Fd) -> bool {
+    !op.is_sync() && !kinds::noted(fd).has(Kind::OF_READS)
 }
 
 impl Core {
@@ -27,7 +28,7 @@ impl Core {
     #[cold]
     pub fn keep_in_flight(&mut self, id: RequestId) {
         // The SQ thread does not block.
-        let has_no_fetcher = self.is(IORING_SETUP_SQPOLL) && !can_be_tried(self[id].file.fd());
+        let has_no_fetcher = self.is(IORING_SETUP_SQPOLL) && !can_be_tried(self[id].op, self[id].file.fd());
         if self[id].whose != Whose::Common || has_no_fetcher {
             return self.block(id, false);
         }
@@ -78,7 +79,9 @@ impl Core {
 
     #[cold]
     fn leave_to_others(&mut self) {
-        if self.nobody_comes() {
+        let oldest = self.work().in_flight.reads.front().and_then(|read| self.requests().get(read.id));
+        // Nothing has begun a sync yet.
+        if self.nobody_comes() || oldest.is_some_and(|request| request.op.is_sync()) {
             self.hand_over_in_flight();
         } else if self.shared().is_awaited_elsewhere()
             && self.work().out() == 0
@@ -146,14 +149,14 @@ impl Core {
         self.fetch_timely();
         let oldest = self.work().in_flight.reads.front().map(|read| read.id);
         let oldest = oldest.and_then(|id| self.requests().get(id));
-        if oldest.is_some_and(|request| !can_be_tried(request.file.fd())) {
+        if oldest.is_some_and(|request| !can_be_tried(request.op, request.file.fd())) {
             self.hand_over_in_flight();
         }
     }
 
     /// Returns how much of a request's read is there by now; `None` if that is all, and the work has its result.
     fn part_answered(&self, work: &mut Work) -> Option<usize> {
-        if !can_be_tried(work.fd) {
+        if !can_be_tried(self[work.id].op, work.fd) {
             return Some(0);
         }
         let flags = work.sqe.op_flags;

@@ -12,6 +12,9 @@
 //!
 //! A look for a read that is not answered costs a call. After a look in vain, callers do not look again until the device can have answered.
 //!
+//! An FSYNC on a quick device, which nothing else waits beside, is kept here too until the end of its call, though nothing has begun it: the
+//! caller does it when it waits.
+//!
 //! A read of a file cannot be interrupted. So a caller blocks only as long as the device has taken of late; if that is long, workers do the
 //! reads.
 //!
@@ -56,6 +59,8 @@ pub struct InFlight {
     fetched: Vec<RequestId>,
     /// How long blocking reads have taken of late, in microseconds.
     takes_us: u64,
+    /// How long syncs have taken callers of late, in microseconds. Falls with each sync that others do, so that it is measured again.
+    sync_takes_us: u64,
     /// The time at which the last blocking read ended, in ticks.
     ended_ticks: u64,
     /// The last look found nothing.
@@ -126,6 +131,20 @@ impl InFlight {
         self.ended_ticks = now_ticks;
     }
 
+    /// Notes how long a sync has taken the thread that did it.
+    pub(super) fn note_sync(&mut self, took_us: u64) {
+        self.sync_takes_us = (3 * self.sync_takes_us + took_us) / 4;
+    }
+
+    /// Returns whether a caller may do a sync itself: if syncs are so quick that no signal handler waits for long.
+    pub(super) fn lets_caller_sync(&mut self) -> bool {
+        let is_quick = self.sync_takes_us <= LONG_AMONG_OTHERS_US;
+        if !is_quick {
+            self.sync_takes_us -= self.sync_takes_us.div_ceil(16);
+        }
+        is_quick
+    }
+
     /// True if the next read is most likely not answered yet. A busy device answers one read after the other, and each look costs a call. A
     /// time limit bounds what a program misses that never waits.
     fn is_too_early(&self, now_ticks: u64, ticks_per_us: u64) -> bool {
@@ -167,6 +186,16 @@ mod tests {
         assert!(in_flight.is_too_early(1000, 10));
         assert!(in_flight.is_too_early(1000 + 2000 * 10 - 1, 10));
         assert!(!in_flight.is_too_early(1000 + 2000 * 10, 10));
+    }
+
+    #[test]
+    fn slow_syncs_are_tried_again_by_a_caller_now_and_then() {
+        let mut in_flight = InFlight::default();
+        in_flight.note_sync(1000);
+        assert!(in_flight.lets_caller_sync(), "a single one may have been preempted");
+        in_flight.note_sync(10_000);
+        assert!(!in_flight.lets_caller_sync());
+        assert!((0..60).any(|_| in_flight.lets_caller_sync()));
     }
 
     #[test]
