@@ -179,6 +179,10 @@ impl Host for Injected {
         signals::active()
     }
 
+    fn sees_closes(&self) -> bool {
+        patched::sees_closes()
+    }
+
     unsafe fn sleep(&self, number: usize, arguments: [usize; 6]) -> Option<isize> {
         // SAFETY: the caller's promise.
         unsafe { patched::sleep(number, arguments) }

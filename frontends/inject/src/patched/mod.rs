@@ -75,6 +75,12 @@ pub unsafe fn begin(block: *mut Block) {
     log::debug!("{} call sites enter the engine{others}", place.sites);
 }
 
+/// True if the closes of the program are seen, as far as its code was there when it began: every call that may be a close enters the engine.
+pub fn sees_closes() -> bool {
+    // SAFETY: null, or the tracer's, which stays.
+    unsafe { BLOCK.load(Ordering::Acquire).as_ref() }.is_some_and(|block| block.has_all != 0)
+}
+
 /// Lets calls enter from now on.
 fn enable(when: When) {
     /// More than there are calls.

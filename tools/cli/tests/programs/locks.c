@@ -1,5 +1,5 @@
 /* Many threads wait for a lock of a file, while others close, duplicate and use descriptors: those do not wait for them. Handlers of signals run while a
- * process waits for another's lock, and end the wait or not, as they were set. */
+ * process waits for another's lock, and end the wait or not, as they were set. A lock of the process stays while a ring reads the file from the device. */
 #include "ring.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -78,6 +78,45 @@ static void wait_for_another_process(void) {
     CHECK(waitpid(holder, 0, 0) == holder && close(fd) == 0);
 }
 
+/* Whether another process meets a lock of this one. */
+static int is_locked(void) {
+    int status;
+    pid_t other = fork();
+    CHECK(other >= 0);
+    if (other == 0) {
+        int fd = open(path, O_RDWR);
+        struct flock lock = whole(F_WRLCK);
+        CHECK(fd >= 0 && fcntl(fd, F_GETLK, &lock) == 0);
+        _exit(lock.l_type != F_UNLCK);
+    }
+    CHECK(waitpid(other, &status, 0) == other && WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+/* Any close of a duplicate takes the locks that the process has by fcntl. */
+static void read_locked(struct ring *ring) {
+    enum { LENGTH = 1 << 20, READ = 4096 };
+    static char data[LENGTH];
+    int fd = open(path, O_RDWR);
+    struct flock lock = whole(F_WRLCK);
+    CHECK(fd >= 0 && write(fd, data, LENGTH) == LENGTH && fdatasync(fd) == 0);
+    CHECK(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0 && fcntl(fd, F_SETLK, &lock) == 0);
+    for (int i = 0; i < 8; i++) {
+        struct io_uring_sqe *entry = ring_entry(ring, IORING_OP_READ, 2);
+        entry->fd = fd;
+        entry->addr = (uintptr_t)data;
+        entry->len = READ;
+        entry->off = (uint64_t)(LENGTH / 8) * (7 - i);
+    }
+    CHECK(ring_enter(ring->fd, 8, 8, IORING_ENTER_GETEVENTS) == 8);
+    for (int i = 0; i < 8; i++) {
+        CHECK(ring_peek(ring)->res == READ);
+        ring_seen(ring);
+    }
+    printf("locked: %d\n", is_locked());
+    CHECK(close(fd) == 0);
+}
+
 int main(void) {
     struct ring ring;
     pthread_t threads[WAITERS];
@@ -85,6 +124,7 @@ int main(void) {
     struct flock lock = whole(F_WRLCK);
     CHECK(holder >= 0 && ring_open(&ring, 8, 0) == 0 && ring_nop(&ring, 1) == 0);
     wait_for_another_process();
+    read_locked(&ring);
     CHECK(fcntl(holder, F_OFD_SETLK, &lock) == 0);
     for (int i = 0; i < WAITERS; i++)
         CHECK(pthread_create(&threads[i], 0, wait_for_lock, 0) == 0);
