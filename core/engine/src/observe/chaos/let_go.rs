@@ -34,5 +34,9 @@ pub fn in_ring(guard: &mut CoreGuard<'_>, serial: u64) {
     if let Some(core) = live(guard, serial).filter(|core| !core.instruments().chaos.held.is_empty()) {
         core.end_holds();
         run_by_caller(guard, serial, true);
+        if let Some(core) = live(guard, serial) {
+            // This thread does not wait for a sync.
+            core.leave_in_flight();
+        }
     }
 }
