@@ -3,7 +3,7 @@
 
 use crate::{arch, patched};
 use anyring_engine::Host;
-use anyring_runtime::{sys, threads};
+use anyring_runtime::{log, sys, threads};
 use anyring_trap::arch::Context;
 use anyring_trap::{Frontend, signals};
 use core::ffi::{CStr, c_void};
@@ -181,6 +181,11 @@ impl Host for Injected {
 
     fn sees_closes(&self) -> bool {
         patched::sees_closes()
+    }
+
+    fn finds_unseen_closes(&self) -> Option<fn() -> bool> {
+        // The tracer has looked at the code already. A filter of the program's may kill for a thread.
+        (patched::sees_closes() && !log::is_filtered()).then_some(|| false)
     }
 
     unsafe fn sleep(&self, number: usize, arguments: [usize; 6]) -> Option<isize> {

@@ -186,6 +186,16 @@ fn locks_are_waited_for_outside() {
     }
 }
 
+/// Whatever function of the C library closes a descriptor, a request that waits for its file goes on.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn closes_by_other_functions_are_seen() {
+    for program in ["hidden-static", "hidden-static-pie"].map(built) {
+        let (outcome, counters) = compare(&program, &NONE, true);
+        assert_eq!((outcome.code, counters.traps), (Some(0), 0), "{}", outcome.stdout);
+    }
+}
+
 #[test]
 fn filters_are_the_programs() {
     for program in builds("filters") {

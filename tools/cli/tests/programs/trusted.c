@@ -1,6 +1,6 @@
 /* Whether the engine checks its registrations now and then, while requests wait by them: it does not where it hears of all closes. With the name of a
- * library and the time, the program loads that: one that closes descriptors by instructions, or a harmless one. With -DLIBRARY, this is the former. With
- * one word, the program only waits, and may not open files. */
+ * library and the time, the program loads that: one that closes descriptors by instructions, or a harmless one. With -DLIBRARY, this is the former; with
+ * -DWAITING, the program loads no library. With one word, the program only waits, and may not open files. */
 #include "ring.h"
 #include <fcntl.h>
 
@@ -121,6 +121,7 @@ int main(int count, char **arguments) {
         printf("%s\n", checks());
     if (count < 2)
         return 0;
+#ifndef WAITING
     /* A namespace of its own has a second C library, whose functions are not replaced. */
     int is_apart = count > 3;
     void *library = is_apart ? dlmopen(LM_ID_NEWLM, arguments[1], RTLD_NOW) : dlopen(arguments[1], RTLD_NOW);
@@ -145,6 +146,7 @@ int main(int count, char **arguments) {
     printf("the request has ended\n");
     completes();
     close(kept);
+#endif
     return 0;
 }
 #endif
