@@ -65,6 +65,8 @@ impl Kind {
     pub const IN_PAGES: Kind = Kind(1 << 20);
     /// The kernel makes up the content at each read ([`Place::Made`]), and a read may wait.
     pub const READS_WAIT: Kind = Kind(1 << 21);
+    /// The file system depends on no other machine or process.
+    pub const NEAR: Kind = Kind(1 << 22);
     /// The direct transfers that the kernel cannot do without waiting.
     pub const OF_DIRECT: Kind = Kind::DIRECT_READS_WAIT.with(Kind::DIRECT_WRITES_WAIT);
     /// The ways of reading a file that has no non-blocking reads.
@@ -215,6 +217,15 @@ fn look_at_reads(fd: Fd) -> Kind {
 pub fn kind_of_reads(fd: Fd) -> Kind {
     let noted = noted(fd);
     if noted.has(Kind::OF_READS) { noted } else { look_at_reads(fd) }
+}
+
+/// True if the file system depends on no other machine or process, as it was noted or by a look.
+pub fn is_near(fd: Fd) -> bool {
+    let is_near = noted(fd).has(Kind::NEAR) || !mounts::is_far(fd);
+    if is_near {
+        add(fd, Kind::NEAR);
+    }
+    is_near
 }
 
 /// Replaces the facts about the file; facts about sockets stay.

@@ -8,7 +8,6 @@ use linux_raw_sys::general::{S_IFDIR, S_IFMT, S_IFREG, STATX_INO, STATX_TYPE};
 
 use crate::abi::Errno;
 use crate::assets::kinds::{self, Kind};
-use crate::assets::mounts;
 use crate::assets::notes::Interest;
 use crate::os::sync::atomic::Ordering;
 use crate::os::{self, Fd, host, user};
@@ -431,10 +430,8 @@ impl Core {
         if !is_alone || work.in_flight.is_any() || self.shared().has_page() || !host::sees_closes() {
             return;
         }
-        let is_near = |work: &Work| {
-            work.direct.is_some_and(Command::is_sync) && !(mounts::are_any_far() && mounts::is_far(work.fd))
-        };
-        if !work.queued().all(is_near) || !self.work_mut().in_flight.lets_caller_sync() {
+        let is_near_sync = |work: &Work| work.direct.is_some_and(Command::is_sync) && kinds::is_near(work.fd);
+        if !work.queued().all(is_near_sync) || !self.work_mut().in_flight.lets_caller_sync() {
             return;
         }
         let Some(mut work) = self.work_mut().pop() else { return };

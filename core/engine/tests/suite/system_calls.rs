@@ -1071,7 +1071,7 @@ cases![
     a_file_is_synchronized_by_the_caller_that_waits_for_it = traced(|ring| {
         let file = memory_file(b"");
         let sync = Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, 1) };
-        // Once it is found out whether any file system is far.
+        // Once it is found out whether the file system is far.
         Ring::new(Engine::User, 32, 0).run(&[sync]);
         // This ring has not measured yet how long that takes: on a busy machine it may be long.
         run(ring, "fsync", &[sync]);
