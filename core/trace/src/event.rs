@@ -1,25 +1,25 @@
 //! The format of records.
 //!
-//! A record is a [`Head`], a body of fixed length that its [`Kind`] tells, and *attachments*: copies of memory that the
-//! program named. All of it is integers in the machine's own order, for writer and reader are the same build.
+//! A record is a [`Head`], a body of a fixed length for each [`Kind`], and *attachments*: copies of memory that the
+//! program named. All parts are integers in the machine's own byte order, because writer and reader are the same build.
 
 use core::mem::size_of;
 
-/// Types that any bytes make a value of.
+/// A type for which any bytes are a valid value.
 ///
 /// # Safety
 /// Every bit pattern must be a valid value, and there must be no padding.
 pub unsafe trait Plain: Copy + Default {
     /// The bytes of a value.
     fn bytes(&self) -> &[u8] {
-        // SAFETY: no padding, so all of them are initialised.
+        // SAFETY: the type has no padding, so all bytes are initialised.
         unsafe { core::slice::from_raw_parts(core::ptr::from_ref(self).cast(), size_of::<Self>()) }
     }
 
-    /// A value at the front of `bytes`, and what is behind it; `None` where there are too few.
+    /// Returns the value at the front of `bytes`, and the bytes behind it; `None` if there are too few bytes.
     fn take(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (front, behind) = bytes.split_at_checked(size_of::<Self>())?;
-        // SAFETY: so many bytes, wherever they lie, and any will do.
+        // SAFETY: `front` has the size of the type; any alignment and any bytes are valid.
         Some((unsafe { front.as_ptr().cast::<Self>().read_unaligned() }, behind))
     }
 }
@@ -38,32 +38,32 @@ macro_rules! plain {
 }
 
 plain! {
-    /// Stands at the beginning of each record.
+    /// The beginning of each record.
     Head {
-        /// When it happened, by the monotonic clock.
+        /// The time of the event, by the monotonic clock.
         time_ns: u64,
-        /// The process, by its number in the `/proc` through which it found the buffer.
+        /// The process's id in the `/proc` through which the process found the buffer.
         process: u32,
-        /// The thread, as it calls itself; 0 where it is not known.
+        /// The thread's id as the thread itself sees it; 0 if unknown.
         thread: u32,
-        /// The ring, by its number in the process; 0 for none. Children that inherit a ring have it by the same number.
+        /// The ring's number in the process; 0 for none. Children that inherit a ring know it by the same number.
         ring: u32,
         /// [`Kind`].
         kind: u16,
-        /// How many attachments there are.
+        /// The number of attachments.
         attachments: u16,
     }
 
-    /// A process begins to be traced: its attachments are its program ([`Content::Path`]) and its arguments
-    /// ([`Content::Text`], each ended by a zero).
+    /// A process begins to be traced. Its program ([`Content::Path`]) and its arguments ([`Content::Text`], each ended
+    /// by a zero) are attached.
     Started {
-        /// The process that forked it, 0 where it came about by `exec`.
+        /// The process that forked this one; 0 if the process continues after an `exec`.
         parent: u32,
         /// [`ENGINE_USER`] or [`ENGINE_KERNEL`].
         engine: u32,
     }
 
-    /// A process ends in an orderly way.
+    /// A process exits; a killed process does not report its end.
     Ended {
         /// Always 0.
         reserved: u64,
@@ -71,89 +71,90 @@ plain! {
 
     /// `io_uring_setup`, successful or not.
     RingMade {
-        /// Its result: the ring's descriptor, or a negative errno.
+        /// The result: the ring's descriptor, or a negative errno.
         result: i32,
-        /// How many entries were asked for.
+        /// The number of entries that the program asked for.
         entries: u32,
-        /// `IORING_SETUP_*`, as asked for.
+        /// `IORING_SETUP_*`, as the program asked for.
         flags: u32,
         /// `IORING_FEAT_*`.
         features: u32,
-        /// How many SQEs there are.
+        /// The size of the submission queue.
         sq_entries: u32,
-        /// How many CQEs.
+        /// The size of the completion queue.
         cq_entries: u32,
         /// [`ENGINE_USER`] or [`ENGINE_KERNEL`].
         engine: u32,
         /// The processor of the SQ thread.
         sq_thread_cpu: u32,
-        /// How long that thread looks before it sleeps, in milliseconds.
+        /// The time for which the SQ thread polls before it sleeps, in milliseconds.
         sq_thread_idle_ms: u32,
-        /// The ring whose workers it shares.
+        /// The ring whose workers this ring shares.
         workers_fd: u32,
     }
 
     /// A ring ends in this process.
     RingEnded {
-        /// Requests that were under way.
+        /// The number of requests in flight.
         in_flight: u64,
-        /// CQEs that nobody has reaped.
+        /// The number of CQEs that were not reaped.
         cq_ready: u32,
         /// Always 0.
         reserved: u32,
     }
 
-    /// `io_uring_register`; the argument is attached where its size is known.
+    /// `io_uring_register` has returned; the argument is attached if its size is known.
     Registered {
         /// `IORING_REGISTER_*`.
         opcode: u32,
-        /// How many.
+        /// The number of elements of the argument.
         count: u32,
-        /// The address.
+        /// The address of the argument.
         argument: u64,
         /// The result.
         result: i32,
         /// Always 0.
         reserved: u32,
-        /// How long it took.
+        /// The duration of the call.
         duration_ns: u64,
     }
 
     /// `io_uring_enter` has returned.
     Entered {
-        /// How many were to be submitted.
+        /// The number of SQEs to be submitted.
         to_submit: u32,
-        /// How many completions were to be waited for.
+        /// The number of completions to wait for.
         min_complete: u32,
         /// `IORING_ENTER_*`.
         flags: u32,
         /// The result.
         result: i32,
-        /// How long it took.
+        /// The duration of the call.
         duration_ns: u64,
-        /// SQEs in the queue when it began.
+        /// The number of SQEs in the queue when the call began.
         sq_ready: u32,
-        /// CQEs in the queue when it returned.
+        /// The number of CQEs in the queue when the call returned.
         cq_ready: u32,
     }
 
-    /// A request was taken from the submission queue. Its memory is attached.
+    /// A request was taken from the submission queue. The memory that it names is attached.
     Submitted {
-        /// Its number in its ring, from 1.
+        /// The request's number in its ring, from 1.
         serial: u64,
         /// The SQE.
         sqe: [u64; 8],
-        /// The serial of the request that it is linked behind, or 0.
+        /// The serial of the request before it in the chain; 0 if there is none.
         behind: u64,
-        /// The file that `IOSQE_FIXED_FILE` leads to, the program's descriptor otherwise; -1 where there is none.
+        /// The request's file: the descriptor that stands for a registered file, otherwise the program's descriptor; -1
+        /// if there is none.
         file: i32,
         /// Always 0.
         reserved: u32,
     }
 
-    /// A call meets a fault; it is told of when it returns.
+    /// A fault was injected into a call; the call itself is reported when it returns.
     Injected {
-        /// Which of the ring's calls, or of the process's calls of `setup`.
+        /// The number of the call among the calls on its ring, or of `setup` among those of the process.
         call: u64,
         /// The fault's number.
         fault: u32,
@@ -161,21 +162,21 @@ plain! {
         reserved: u32,
     }
 
-    /// Something became of a request.
+    /// A request has passed a step between submission and completion.
     Stepped {
-        /// Its number.
+        /// The request's number.
         serial: u64,
         /// [`Step`].
         step: u32,
-        /// The argument of the step: events, a thread.
+        /// The argument of the step, for instance events or a thread.
         value: u32,
     }
 
-    /// A completion was posted, or left out as the request asked. What the kernel wrote into the program's memory is attached.
+    /// A completion was posted, or skipped as the request asked. Memory that the kernel filled for the program is attached.
     Completed {
-        /// The request's number; 0 for what no request of this ring asked for.
+        /// The request's number; 0 if no request of this ring asked for the completion.
         serial: u64,
-        /// The CQE's.
+        /// The user data of the CQE.
         user_data: u64,
         /// The result.
         res: i32,
@@ -183,135 +184,138 @@ plain! {
         flags: u32,
         /// The second half of a CQE of 32 bytes.
         big: [u64; 2],
-        /// [`LAST`] and its like.
+        /// The marks, such as [`LAST`].
         marks: u32,
-        /// CQEs that wait to be reaped, this one among them.
+        /// The number of CQEs that wait to be reaped, including this one.
         cq_ready: u32,
     }
 
-    /// A descriptor has this name from now on ([`Content::Path`] is attached).
+    /// A descriptor has a name from now on; the name is attached ([`Content::Path`]).
     FileNamed {
-        /// The descriptor; a number below all of them stands for a file that is registered with a ring of the kernel's.
+        /// The descriptor. A negative number stands for a registered file of a ring of the kernel.
         fd: i32,
         /// Always 0.
         reserved: u32,
     }
 
-    /// Requests or completions that could not be seen.
+    /// Requests or completions were not seen.
     Unseen {
-        /// How many at least.
+        /// The number of them, at least.
         count: u64,
-        /// [`UNSEEN_SQ_THREAD`] and its like.
+        /// The reason, such as [`UNSEEN_SQ_THREAD`].
         why: u64,
     }
 
-    /// Code of a file is mapped in the process ([`Content::Path`] is attached).
+    /// Code of a file is mapped in the process; the file's path is attached ([`Content::Path`]).
     Mapped {
-        /// Its first address.
+        /// The first address of the mapping.
         start: u64,
-        /// Behind its last.
+        /// The address behind the mapping.
         end: u64,
-        /// Where it begins in the file.
+        /// The offset of the mapping in the file.
         offset: u64,
     }
 
-    /// Code of the program enters a ring. What its thread submits until it enters again is this call's; a part of the stack is
-    /// attached ([`Content::Stack`]).
+    /// Code of the program enters a ring. The call submits the requests that its thread submits until it enters again. A part
+    /// of the stack is attached ([`Content::Stack`]).
     Called {
-        /// Where it is.
+        /// The instruction pointer.
         ip: u64,
         /// The stack pointer.
         sp: u64,
-        /// The frame pointer, in code that has one.
+        /// The frame pointer, if the code has one.
         bp: u64,
-        /// Where its function goes back to, where the processor has a register for that and the function has not used it since.
+        /// The return address of the innermost function, on processors that have it in a register, and unless the function has
+        /// overwritten the register.
         lr: u64,
     }
 
-    /// A ring was found in a process that is watched from outside; what was submitted before is not told.
+    /// A ring was found in a process that is watched from outside; earlier requests are not reported.
     RingFound {
-        /// Its descriptor.
+        /// The ring's descriptor.
         fd: i32,
         /// [`ENGINE_USER`] or [`ENGINE_KERNEL`].
         engine: u32,
-        /// How many SQEs there are; 0 where that is not known yet.
+        /// The size of the submission queue; 0 if not known yet.
         sq_entries: u32,
-        /// How many CQEs.
+        /// The size of the completion queue.
         cq_entries: u32,
-        /// How many entries were taken from the submission queue, modulo 2^32.
+        /// The number of entries that were taken from the submission queue so far, modulo 2^32.
         submitted: u32,
-        /// How many were posted to the completion queue, modulo 2^32.
+        /// The number of entries that were posted to the completion queue so far, modulo 2^32.
         posted: u32,
     }
 
-    /// Nothing more is seen of a request: its completion may have been among those that were not seen.
+    /// Nothing more is seen of a request: its completion may be among those that were not seen.
     LostSight {
-        /// Its number.
+        /// The request's number.
         serial: u64,
     }
 
-    /// Stands before each attachment.
+    /// The header of an attachment.
     Attachment {
-        /// Where it was, in the program's memory.
+        /// The address of the memory in the program.
         address: u64,
-        /// How long it is altogether, in bytes; [`Attachment::kept`] of them follow.
+        /// The length of the memory in bytes; [`Attachment::kept`] bytes of it follow.
         length: u64,
-        /// How many bytes follow; they are filled up to a multiple of 8.
+        /// The number of bytes that follow, which are padded to a multiple of 8.
         kept: u32,
         /// [`Content`].
         content: u16,
-        /// Which of its kind: the number of a vector, of a message's part. With [`UNREADABLE`], what follows says nothing.
+        /// The number of the attachment among those of its kind: of a vector, or of a part of a message. With
+        /// [`UNREADABLE`], the bytes that follow mean nothing.
         index: u16,
     }
 }
 
-/// The engine of this project.
+/// The user engine.
 pub const ENGINE_USER: u32 = 1;
-/// The kernel's.
+/// The kernel's io_uring.
 pub const ENGINE_KERNEL: u32 = 2;
 
-/// The request is done: no further completion comes, a notification aside.
+/// The last completion of the request, except a notification.
 pub const LAST: u32 = 1 << 0;
-/// The CQE was left out, as `IOSQE_CQE_SKIP_SUCCESS` asks.
+/// The CQE was skipped, as `IOSQE_CQE_SKIP_SUCCESS` asks.
 pub const SKIPPED: u32 = 1 << 1;
-/// The CQ was full, and the CQE is kept until there is room.
+/// The CQ was full: the CQE is kept until there is room.
 pub const OVERFLOWED: u32 = 1 << 2;
-/// The CQE was found in the completion queue later than it was posted.
+/// The CQE was found in the completion queue, some time after it was posted.
 pub const FOUND: u32 = 1 << 3;
 
-/// Memory that the request was to write or send was changed before the request gave it back ([`SUMMED_BYTES`]).
+/// The program changed memory that the request was to write or send, before the request gave it back
+/// ([`SUMMED_BYTES`]).
 pub const CHANGED: u32 = 1 << 4;
-/// Memory of the request was unmapped before the request gave it back.
+/// The program unmapped memory of the request before the request gave it back.
 pub const UNMAPPED: u32 = 1 << 5;
 
-/// Memory of the request was freed before the request gave it back, or ends earlier than the request's use of it, by a checker of
-/// memory in the program's process.
+/// A memory checker in the program's process (such as AddressSanitizer) says that memory of the request was freed before the
+/// request gave it back, or ends earlier than the part that the request uses.
 pub const FREED: u32 = 1 << 8;
 
-/// The completion was seen from outside, by a look now and then: the request was submitted after the moment that was told, and had
-/// completed before the one that is told.
+/// The completion was seen from outside, by periodic looks: the request was submitted after the moment reported for its
+/// submission, and completed before the moment reported here.
 pub const SAMPLED: u32 = 1 << 6;
 
-/// The request was submitted before the moment that was told: the trace began later.
+/// The request was submitted before the moment reported for its submission, because the trace began later.
 pub const EARLIER: u32 = 1 << 7;
 
-/// Of the data of a request, so many bytes are looked at for changes: all of shorter data, and of longer data spots from its
-/// beginning to its end.
+/// The number of bytes of a request's data that are checked for changes: all of shorter data, and samples from all parts of
+/// longer data.
 pub const SUMMED_BYTES: usize = 1024;
 
-/// The SQ thread took them: what stood in the queue between two looks was not seen.
+/// The SQ thread took SQEs that stood in the queue only between two looks.
 pub const UNSEEN_SQ_THREAD: u64 = 1;
-/// The program reaped completions before anybody looked.
+/// The program reaped completions before a look saw them.
 pub const UNSEEN_REAPED: u64 = 2;
 
-/// Requests passed by between two looks from outside; their number is exact.
+/// Requests were taken between two looks from outside; their number is exact.
 pub const UNSEEN_BETWEEN_LOOKS: u64 = 3;
-/// Completions passed by between two looks from outside; their number is exact.
+/// Completions were posted between two looks from outside; their number is exact.
 pub const UNSEEN_POSTED_BETWEEN_LOOKS: u64 = 4;
-/// Completions were seen from outside whose requests were not; those with errors are told one by one besides.
+/// Completions were seen from outside whose requests were not seen. Those with errors are also reported one by one.
 pub const UNSEEN_REQUESTS_OF_COMPLETIONS: u64 = 5;
 
-/// In [`Attachment::index`]: there is no such memory.
+/// A bit of [`Attachment::index`]: the memory could not be read.
 pub const UNREADABLE: u16 = 1 << 15;
 
 macro_rules! numbered {
@@ -322,7 +326,7 @@ macro_rules! numbered {
         pub enum $name { $($(#[$about])* $variant = $value,)* }
 
         impl $name {
-            /// The variant that the number stands for.
+            /// Returns the variant with this number.
             pub const fn of(number: $type) -> Option<$name> {
                 match number {
                     $($value => Some($name::$variant),)*
@@ -378,21 +382,21 @@ numbered! {
         Waits = 1,
         /// Readiness woke it; the value is the events.
         Woken = 2,
-        /// The request stands in the queue of blocking attempts.
+        /// The request is in the queue of blocking attempts.
         Queued = 3,
-        /// The thread that called `enter` does it.
+        /// The thread that called `enter` does the request.
         ByCaller = 4,
-        /// A worker does it; the value is the worker's thread.
+        /// A worker does the request; the value is the worker's thread.
         ByWorker = 5,
-        /// Linux AIO does it.
+        /// Linux AIO does the request.
         ByAio = 6,
-        /// The request left together with others; the value is how many they were.
+        /// The request was sent together with others by one call; the value is their number.
         InTrain = 7,
-        /// A drain holds it back.
+        /// A drain holds the request back.
         Deferred = 8,
-        /// Its operation armed what will complete it: a timer, a wake-up.
+        /// The operation has armed a timer or a wake-up that will complete the request.
         Armed = 9,
-        /// A cancellation found it; the value is what the cancellation reports.
+        /// A cancellation found the request; the value is the result that the cancellation reports.
         Canceled = 10,
         /// A fault was injected; the value is its number.
         Injected = 11,
@@ -404,7 +408,7 @@ numbered! {
     Content: u16 {
         /// A path, without the zero at its end.
         Path = 1,
-        /// Bytes of a request's data: what it writes or sends, at its submission; what it read, at its completion.
+        /// Data of a request: the bytes to be written or sent, at its submission; the bytes read, at its completion.
         Data = 2,
         /// An array of `struct iovec`.
         Vectors = 3,
@@ -418,22 +422,22 @@ numbered! {
         Structure = 7,
         /// Text.
         Text = 8,
-        /// A part of the stack, from its pointer up.
+        /// A part of the stack, from the stack pointer upwards.
         Stack = 9,
     }
 }
 
-/// A record, taken apart.
+/// A parsed record.
 #[derive(Clone, Copy, Debug)]
 pub struct Event<'a> {
-    /// Its beginning.
+    /// The beginning of the record.
     pub head: Head,
     /// The event, with its fields.
     pub body: Body,
     attachments: &'a [u8],
 }
 
-/// The part that its kind tells.
+/// The body of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "the structures of the same names say it")]
 pub enum Body {
@@ -456,7 +460,7 @@ pub enum Body {
 }
 
 impl<'a> Event<'a> {
-    /// Takes a record apart; `None` where it makes no sense.
+    /// Parses a record; `None` if it is invalid.
     pub fn parse(record: &'a [u8]) -> Option<Event<'a>> {
         let (head, rest) = Head::take(record)?;
         macro_rules! body {
@@ -486,7 +490,7 @@ impl<'a> Event<'a> {
         Some(Event { head, body, attachments })
     }
 
-    /// The copies of memory, each with what was kept of it: `None` where it could not be read.
+    /// Iterates over the attachments, each with the bytes kept of it: `None` if the memory could not be read.
     pub fn attachments(&self) -> impl Iterator<Item = (Attachment, Option<&'a [u8]>)> + use<'a> {
         let (mut rest, mut left) = (self.attachments, self.head.attachments);
         core::iter::from_fn(move || {
@@ -502,7 +506,7 @@ impl<'a> Event<'a> {
     }
 }
 
-/// How much room `kept` bytes of an attachment take.
+/// Returns the room that `kept` bytes of an attachment take.
 pub const fn padded(kept: usize) -> usize {
     kept.next_multiple_of(8)
 }

@@ -1,4 +1,4 @@
-//! Which code of a program submitted a request (`-k`).
+//! The code of a program that submitted a request (`-k`).
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -14,13 +14,13 @@ use crate::model::Place;
 
 /// A finder of names for the frames of a stack.
 pub trait Callers {
-    /// Code of a file is mapped in a process.
+    /// Notes that code of a file is mapped in a process.
     fn mapped(&mut self, process: u32, mapped: &Mapped, path: &Path);
-    /// A process begins; its parent has forked it, or there is none (0).
+    /// Notes that a process begins; `parent` forked it, or is 0 if the process was not forked.
     fn started(&mut self, process: u32, parent: u32);
-    /// A process is gone.
+    /// Notes that a process has ended.
     fn ended(&mut self, process: u32);
-    /// The frames of a stack from its pointer up, the innermost first.
+    /// Returns the frames of a stack from the stack pointer upwards, the innermost first.
     fn frames(&mut self, process: u32, called: &Called, stack: &[u8]) -> Vec<String>;
 }
 
@@ -38,12 +38,12 @@ impl fmt::Debug for Calls {
 }
 
 impl Calls {
-    /// With names from there.
+    /// Returns calls whose frames get names from `callers`.
     pub fn named_by(callers: Box<dyn Callers>) -> Calls {
         Calls { callers: Some(callers), newest: HashMap::new() }
     }
 
-    /// A process has told where it has code.
+    /// Notes where a process has code.
     pub fn mapped(&mut self, place: Place, mapped: &Mapped, memory: &Memory) {
         let path = memory.first(Content::Path).and_then(|piece| piece.bytes).unwrap_or(&[]);
         if let Some(callers) = &mut self.callers {
@@ -51,7 +51,7 @@ impl Calls {
         }
     }
 
-    /// A thread is about to enter a ring.
+    /// Notes that a thread is about to enter a ring.
     pub fn called(&mut self, place: Place, called: &Called, memory: &Memory) {
         let stack = memory.first(Content::Stack).and_then(|piece| piece.bytes).unwrap_or(&[]);
         if let Some(callers) = &mut self.callers {
@@ -60,17 +60,17 @@ impl Calls {
         }
     }
 
-    /// The call of a thread that is in a ring.
+    /// Returns the frames of the call by which the thread entered a ring; none if it is not in a call.
     pub fn of(&self, place: Place) -> Arc<[String]> {
         self.newest.get(&(place.process, place.thread)).cloned().unwrap_or_default()
     }
 
-    /// A thread has left a ring.
+    /// Notes that a thread has left a ring.
     pub fn left(&mut self, place: Place) {
         self.newest.remove(&(place.process, place.thread));
     }
 
-    /// A process begins.
+    /// Notes that a process begins.
     pub fn started(&mut self, process: u32, parent: u32) {
         self.newest.retain(|(of, _), _| *of != process);
         if let Some(callers) = &mut self.callers {
@@ -78,7 +78,7 @@ impl Calls {
         }
     }
 
-    /// A process is gone.
+    /// Notes that a process has ended.
     pub fn ended(&mut self, process: u32) {
         self.newest.retain(|(of, _), _| *of != process);
         if let Some(callers) = &mut self.callers {

@@ -1,4 +1,4 @@
-//! The calls themselves as text: set-up, enter and registrations.
+//! The calls as text: set-up, enter and registrations.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ use crate::memory::Memory;
 use crate::structures::{self, copied};
 use crate::{names, quote};
 
-/// The name of an engine.
+/// Returns the name of an engine.
 pub fn engine(engine: u32) -> &'static str {
     match engine {
         ENGINE_USER => "user",
@@ -31,7 +31,7 @@ fn result(out: &mut String, result: i32) {
     }
 }
 
-/// `io_uring_setup(8, {...}) = 3 (user engine)`.
+/// Prints a call as `io_uring_setup(8, {...}) = 3 (user engine)`.
 pub fn setup(out: &mut String, made: &RingMade) {
     let _ = write!(out, "io_uring_setup({}, {{flags=", made.entries);
     names::flags(out, SETUP_FLAGS, made.flags.into());
@@ -53,7 +53,7 @@ pub fn setup(out: &mut String, made: &RingMade) {
     let _ = write!(out, " ({} engine)", engine(made.engine));
 }
 
-/// `io_uring_enter(3, 1, 1, IORING_ENTER_GETEVENTS) = 1 <12us>`.
+/// Prints a call as `io_uring_enter(3, 1, 1, IORING_ENTER_GETEVENTS) = 1 <12us>`.
 pub fn enter(out: &mut String, ring: i32, entered: &Entered) {
     let _ = write!(out, "io_uring_enter({ring}, {}, {}, ", entered.to_submit, entered.min_complete);
     names::flags(out, ENTER_FLAGS, entered.flags.into());
@@ -64,13 +64,14 @@ pub fn enter(out: &mut String, ring: i32, entered: &Entered) {
     out.push('>');
 }
 
-/// `io_uring_enter, call #3: injected enter-eintr (enter's wait ends with EINTR, or with fewer completions)`.
+/// Prints a fault as `io_uring_enter, call #3: injected enter-eintr (enter's wait ends with EINTR, or with fewer
+/// completions)`.
 pub fn injected(out: &mut String, fault: Fault, call: u64) {
     let _ =
         write!(out, "io_uring_{}, call #{call}: injected {} ({})", name(fault), fault.name(), fault.about());
 }
 
-/// The call that meets a fault, without its prefix.
+/// Returns the name of the call that meets a fault, without its prefix.
 pub fn name(fault: Fault) -> &'static str {
     match fault.met_by() {
         Met::Setup => "setup",
@@ -79,7 +80,7 @@ pub fn name(fault: Fault) -> &'static str {
     }
 }
 
-/// The name of a registration, and how it names the ring.
+/// Prints the name of a registration, and the flag by which it names the ring.
 pub fn registration(out: &mut String, opcode: u32) {
     names::choice(out, REGISTRATIONS, (opcode & !USE_REGISTERED_RING).into());
     if opcode & USE_REGISTERED_RING != 0 {
@@ -87,7 +88,7 @@ pub fn registration(out: &mut String, opcode: u32) {
     }
 }
 
-/// `io_uring_register(3, IORING_REGISTER_FILES, [4, 5], 2) = 0 <3us>`.
+/// Prints a call as `io_uring_register(3, IORING_REGISTER_FILES, [4, 5], 2) = 0 <3us>`.
 pub fn register(out: &mut String, ring: i32, registered: &Registered, memory: &Memory, most: usize) {
     let _ = write!(out, "io_uring_register({ring}, ");
     registration(out, registered.opcode);

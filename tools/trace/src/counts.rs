@@ -13,7 +13,7 @@ use crate::model::{Listener, Model, Place, Request, Told};
 use crate::output::{Output, Sink};
 use crate::{quote, transfer};
 
-/// Counts per operation, and of the calls.
+/// The counts for each operation, and for the calls.
 pub struct Counts {
     sink: Sink,
     filter: Rc<Filter>,
@@ -35,19 +35,19 @@ struct Operation {
     latency_ns: Histogram<u64>,
 }
 
-/// One of three digits, which grows as it needs to.
+/// Returns a histogram with a precision of three digits, which grows as needed.
 fn histogram() -> Histogram<u64> {
     Histogram::new(3).expect("so many digits may be had")
 }
 
 /// Counts a value.
 fn record(histogram: &mut Histogram<u64>, value: u64) {
-    // It grows up to the largest value that there is.
+    // A histogram that grows takes any value.
     let recorded = histogram.record(value);
     debug_assert!(recorded.is_ok());
 }
 
-/// True if a call neither submitted nor fetched anything, nor woke the SQ thread.
+/// True if a call neither submitted nor fetched anything, and did not wake the SQ thread.
 pub fn is_spurious(entered: &Entered) -> bool {
     let wakes = entered.flags & (IORING_ENTER_SQ_WAKEUP | IORING_ENTER_SQ_WAIT) != 0;
     let fetches = entered.flags & IORING_ENTER_GETEVENTS != 0;
@@ -55,7 +55,7 @@ pub fn is_spurious(entered: &Entered) -> bool {
 }
 
 impl Counts {
-    /// A table that is printed to `to` at the end.
+    /// Returns a table that is printed to `to` at the end.
     pub fn new(to: impl Write + 'static, filter: Rc<Filter>) -> Counts {
         Counts {
             sink: Sink::new(to),
@@ -93,7 +93,7 @@ impl Counts {
             return;
         };
         operation.errors += u64::from(result.res < 0);
-        // How long a multishot lives says nothing of how long its results took.
+        // The time until the end of a multishot request is not the latency of its results.
         if request.is_multishot() {
             return;
         }

@@ -22,21 +22,21 @@ use crate::structures::{self, copied, signed};
 const AT_FDCWD: i32 = -100;
 const NO_MEMORY: &Memory = &Memory::EMPTY;
 
-/// One argument, decoded.
+/// A decoded argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
     /// The argument's name in the manual.
     pub name: &'static str,
-    /// The number in the SQE.
+    /// The argument's value in the SQE.
     pub value: u64,
     /// The argument as text.
     pub text: String,
 }
 
-/// How requests are decoded.
+/// The options by which requests are decoded.
 #[derive(Clone, Copy, Debug)]
 pub struct Decoder {
-    /// The most bytes of data that are shown, and the most elements of an array.
+    /// The maximum number of bytes of data, and of elements of an array, that are shown.
     pub sample: usize,
 }
 
@@ -47,7 +47,8 @@ struct Context<'a> {
 }
 
 impl Decoder {
-    /// `READ(3</etc/hosts>, "127.0"..., 4096, off=0)`, with what the result brought into memory.
+    /// Prints a request as `READ(3</etc/hosts>, "127.0"..., 4096, off=0)`, with the data that the result brought into
+    /// memory.
     pub fn request(&self, out: &mut String, request: &Request, result: Option<&Completion>) {
         let context = Context { request, result, sample: self.sample };
         if request.op.is_unknown() {
@@ -87,7 +88,7 @@ impl Decoder {
         out.push(')');
     }
 
-    /// Its arguments, one by one.
+    /// Returns the arguments of a request, each decoded.
     pub fn arguments(&self, request: &Request, result: Option<&Completion>) -> Vec<Shown> {
         let context = Context { request, result, sample: self.sample };
         let shown = context.arguments().map(|argument| {
@@ -98,7 +99,7 @@ impl Decoder {
         shown.collect()
     }
 
-    /// Prints what stands behind the `=` of a result.
+    /// Prints the text behind the `=` of a result.
     pub fn result(&self, out: &mut String, request: Option<&Request>, completion: &Completion) {
         let res = completion.res;
         if completion.is_notification() {
@@ -151,7 +152,7 @@ impl Decoder {
     }
 }
 
-/// `-1 EAGAIN (Resource temporarily unavailable)`.
+/// Prints an error as `-1 EAGAIN (Resource temporarily unavailable)`.
 pub fn error(out: &mut String, res: i32) {
     let number = res.saturating_neg();
     let _ = match names::errno(number) {
@@ -160,7 +161,7 @@ pub fn error(out: &mut String, res: i32) {
     };
 }
 
-/// Prints the meaning of a result that is no error, if it is more than a count.
+/// Prints the meaning of a result that is not an error, if it is more than a count.
 fn meaning(out: &mut String, request: Option<&Request>, completion: &Completion) {
     if let Some(name) = &completion.name {
         let _ = write!(out, "<{name}>");
@@ -179,7 +180,8 @@ impl<'a> Context<'a> {
         self.request.op.arguments.iter().filter(move |argument| argument.applies(sqe))
     }
 
-    /// True if the argument's name stands before it. An argument that stands where system calls have it needs none.
+    /// True if the argument is printed with its name. An argument in the position that system calls give it needs no
+    /// name.
     fn is_named(&self, argument: &Argument) -> bool {
         match argument.kind {
             Kind::Offset | Kind::Slot | Kind::Buffer | Kind::Group | Kind::UserData => true,
@@ -194,7 +196,7 @@ impl<'a> Context<'a> {
         field.value(&self.request.sqe)
     }
 
-    /// The bytes in the buffer that was taken from the group that this argument names, where no other argument shows them.
+    /// Returns the bytes in the buffer that was taken from the group of this argument, unless another argument shows them.
     fn selected(&self, argument: &Argument) -> Option<Piece<'a>> {
         let has_vectors = self.request.memory.first(Content::Vectors).is_some();
         match argument.kind {
@@ -203,12 +205,12 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The memory that the kernel wrote, by the result.
+    /// Returns the memory that the kernel filled for the result.
     fn filled(&self) -> &'a Memory {
         self.result.map_or(NO_MEMORY, |result| &result.memory)
     }
 
-    /// How many bytes the result says were filled.
+    /// Returns the number of bytes that were filled, by the result.
     fn valid(&self) -> u64 {
         self.result.map_or(0, |result| u64::try_from(result.res).unwrap_or(0))
     }
@@ -349,7 +351,7 @@ impl<'a> Context<'a> {
         });
     }
 
-    /// As it was filled; what was given where nothing was.
+    /// Prints the message as the kernel filled it; if it was not copied, as the program passed it.
     fn message_filled(&self, out: &mut String, address: u64) {
         let (given, filled) = (&self.request.memory, self.filled());
         let piece = filled.at(Content::Message, address).or_else(|| given.at(Content::Message, address));

@@ -1,4 +1,4 @@
-//! Which of all that happens is shown (`-e`).
+//! The choice of the events that are shown (`-e`).
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use glob::Pattern;
 use crate::calls;
 use crate::model::{Completion, Place, Request, Told};
 
-/// Conditions that all must hold for something to be shown.
+/// Conditions, all of which must hold for an event to be shown.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     conditions: Vec<Condition>,
@@ -31,7 +31,7 @@ enum Test {
     FasterThan(u64),
 }
 
-/// Why an expression is none.
+/// An error that says why an expression is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unknown(String);
 
@@ -43,34 +43,33 @@ impl fmt::Display for Unknown {
 
 impl std::error::Error for Unknown {}
 
-/// Words for what is no request.
+/// The words for events other than requests.
 const CALLS: [&str; 4] = ["setup", "enter", "register", "process"];
 
-/// The subject that the conditions are put to.
+/// The event for which the conditions are checked.
 struct Subject<'a> {
     word: &'a str,
     ring: u32,
     request: Option<&'a Request>,
     failed: bool,
-    /// `None` where it does not end.
+    /// The duration; `None` for a request that has not ended.
     took_ns: Option<u64>,
 }
 
 impl Filter {
-    /// Reads the expressions: `read,write`, `op=read`, `file=*.db`, `ring=3`, `errors`, `slow>1ms`, each the other way
-    /// around with `!` in front of it or of its values.
+    /// Parses expressions: `read,write`, `op=read`, `file=*.db`, `ring=3`, `errors`, `slow>1ms`. A `!` in front of an
+    /// expression or of its values inverts it.
     ///
-    /// # Errors
-    /// What is not known, with a list of what is.
+    /// # Errors The unknown word, with a list of the known words.
     pub fn parse<T: AsRef<str>>(expressions: &[T]) -> Result<Filter, Unknown> {
         let conditions = expressions.iter().map(|expression| condition(expression.as_ref()));
         Ok(Filter { conditions: conditions.collect::<Result<_, _>>()? })
     }
 
-    /// Besides, only requests that name one of these paths, or whose file is one of them, if there are any.
+    /// Adds the condition that a request names one of these paths, or has one of them as its file. Without paths, adds
+    /// nothing.
     ///
-    /// # Errors
-    /// Where a path is none that can be compared.
+    /// # Errors An error if a path cannot be compared.
     pub fn with_paths<T: AsRef<str>>(mut self, paths: &[T]) -> Result<Filter, Unknown> {
         if !paths.is_empty() {
             let literal = |path: &T| glob(&Pattern::escape(path.as_ref()));
@@ -95,13 +94,13 @@ impl Filter {
             Told::Entered(entered) => call("enter", entered.result < 0, Some(entered.duration_ns)),
             Told::Injected(fault, _) => call(calls::name(*fault), true, Some(0)),
             Told::Stray(_, completion) => call("", completion.res < 0, Some(0)),
-            // What was lost concerns whoever looks for anything.
+            // Lost events are always shown, because they might have matched.
             Told::Unseen(_) => return true,
         };
         self.holds(&subject)
     }
 
-    /// True if a request is to be shown of which nothing more comes.
+    /// True if a finished request is to be shown.
     pub fn wants_request(&self, request: &Request) -> bool {
         let result = request.result().filter(|_| request.is_done());
         let failed = result.is_some_and(|result| result.res < 0);

@@ -1,4 +1,5 @@
-//! One line of JSON for each finished thing. `docs/trace-json.md` describes them, `docs/trace-json.schema.json` exactly.
+//! One line of JSON for each finished event. `docs/trace-json.md` describes the lines, `docs/trace-json.schema.json`
+//! specifies them.
 
 use anyring_chaos_plan::Fault;
 use std::io;
@@ -22,7 +23,7 @@ use crate::model::{
 use crate::output::{Destination, Output, Sink};
 use crate::{calls, names, transfer};
 
-/// Lines of JSON.
+/// An output of lines of JSON.
 pub struct Json {
     sink: Sink,
     filter: Rc<Filter>,
@@ -122,7 +123,7 @@ struct Unseen {
 
 #[derive(Serialize)]
 struct Injected {
-    /// Which of the three calls.
+    /// The name of the call, without its prefix.
     about: &'static str,
     call: u64,
     fault: &'static str,
@@ -243,7 +244,7 @@ fn positive(number: u64) -> Option<u64> {
     (number != 0).then_some(number)
 }
 
-/// Numbers of 64 bits that are no counts: readers of JSON tend to keep 53 bits of a number.
+/// Formats a 64-bit number that is not a count. Readers of JSON often keep only 53 bits of a number.
 fn hex(number: u64) -> String {
     format!("{number:#x}")
 }
@@ -297,7 +298,7 @@ fn finish(completion: &Completion, request: Option<&Request>) -> Finish {
 }
 
 impl Json {
-    /// Lines that go to `to`, with so many bytes of data.
+    /// Returns an output to `to`, with `sample` bytes of data at most.
     pub fn new(to: Destination, filter: Rc<Filter>, sample: usize) -> Json {
         Json { sink: Sink::to(to), filter, sample }
     }

@@ -1,9 +1,10 @@
 //! The io_uring requests of traced processes, as users see them.
 //!
-//! Events come in ([`Session::event`]), text goes out: a line per request, tables, JSON, a summary of what looks
-//! unhealthy. Nothing here starts a program or shares memory with one.
+//! Events come in ([`Session::event`]), text goes out: a line per request, tables, JSON, a summary of unhealthy
+//! behaviour. This crate starts no program, and shares no memory with one.
 //!
-//! [`model`] knows what is under way and hands on what is finished; the outputs print that, each in its own way.
+//! [`model`] keeps the requests in flight, and passes on events that are complete; the outputs print these, each in its
+//! own way.
 
 mod callers;
 mod calls;

@@ -1,4 +1,4 @@
-//! Lints: what looks unhealthy (`--summary`), each with the request that shows it.
+//! Lints: unhealthy behaviour of a program (`--summary`), each with the requests that show it.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::{self, Write as _};
@@ -17,16 +17,16 @@ use crate::transfer::{asked, moves_bytes};
 
 const CLOSE: u8 = io_uring_op::IORING_OP_CLOSE as u8;
 
-/// How many examples of each are shown.
+/// The maximum number of examples of each lint that are shown.
 const EXAMPLES: usize = 3;
-/// So many batches of one that could have joined the batch before are worth a word.
+/// Batches of one request that could have joined the batch before are reported if there are at least this many.
 const MANY_SINGLE: u64 = 64;
-/// The most completions of a ring that are remembered in case nobody reaps them.
+/// The maximum number of completions of a ring that are remembered, in case they are never reaped.
 const MOST_POSTED: usize = 4096;
-/// The most entries of each table here.
+/// The maximum number of entries of each table of this module.
 const MOST_REMEMBERED: usize = 1 << 16;
 
-/// The kinds of findings.
+/// The lints.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Lint {
     Overflow,
@@ -46,7 +46,7 @@ enum Lint {
 }
 
 impl Lint {
-    /// The finding in words, and what to do about it.
+    /// Returns the finding in words, and the advice.
     fn explained(self) -> (&'static str, &'static str) {
         match self {
             Lint::Overflow => (
@@ -125,7 +125,7 @@ impl fmt::Display for Named {
     }
 }
 
-/// The state that is remembered of a ring.
+/// The remembered state of a ring.
 #[derive(Default)]
 struct RingState {
     cq_entries: u32,
@@ -136,7 +136,7 @@ struct RingState {
     single: u64,
     first_single: String,
     newest: Option<Named>,
-    /// Requests that had completions, newest last.
+    /// The requests whose completions were posted, the newest last.
     posted: VecDeque<Named>,
 }
 
@@ -170,7 +170,7 @@ fn is_error(res: i32, errnos: &[u32]) -> bool {
 }
 
 impl Lints {
-    /// A summary that is printed to `to` at the end.
+    /// Returns a summary that is printed to `to` at the end.
     pub fn new(to: impl Write + 'static, sample: usize) -> Lints {
         Lints {
             sink: Sink::new(to),
@@ -200,7 +200,7 @@ impl Lints {
         }
     }
 
-    /// `[100/100] ring 3 #12 READ(...) = 220`.
+    /// Returns a text such as `[100/100] ring 3 #12 READ(...) = 220`.
     fn named(sample: usize, request: &Request, result: Option<&Completion>) -> String {
         let Place { process, thread, ring, .. } = request.place;
         let mut text = format!("[{process}/{thread}] ring {ring} #{} ", request.serial);
@@ -248,7 +248,7 @@ impl Lints {
         }
     }
 
-    /// Looks at a result, be it the last or not.
+    /// Checks a completion, whether it is the request's last or not.
     fn posted(&mut self, request: &Request, completion: &Completion, model: &Model) {
         let sample = self.sample;
         let name = || Lints::named(sample, request, Some(completion));
@@ -273,10 +273,10 @@ impl Lints {
         }
         let ring = self.rings.entry(key(completion.place)).or_default();
         ring.post(Named::of(request));
-        // Where there is room for all that is under way, a queue may fill: programs ask for as much as they need.
+        // If the queue has room for all requests in flight, it may fill: programs ask for as many entries as they need.
         let (ready, entries) = (u64::from(completion.cq_ready), u64::from(ring.cq_entries));
         let under_way = model.ring(completion.place).map_or(0, |ring| ring.under_way() as u64);
-        // This request stands among them still.
+        // The request itself is still counted among the requests in flight.
         let others = under_way.saturating_sub(u64::from(request.is_done()));
         let may_overflow = ready + others > entries || request.is_multishot();
         let is_nearly_full = entries != 0 && ready * 4 > entries * 3 && may_overflow;
@@ -296,7 +296,7 @@ impl Lints {
         let was_full = std::mem::replace(&mut ring.was_full, is_full);
         let is_single = entered.result == 1 && entered.min_complete == 0;
         let under_way = model.ring(place).map_or(0, |ring| ring.under_way());
-        // Where the one before was reaped already, this one may follow from it.
+        // If all earlier completions were reaped, the program may have made this request because of them.
         let is_alone = u64::from(entered.cq_ready) + under_way as u64 <= 1;
         ring.single(is_single, is_alone, &after);
         if is_full && was_full {
@@ -316,7 +316,7 @@ impl Lints {
             self.user_data.remove(&user_data);
         }
         if !request.is_done() {
-            // One that had results is armed still, as it should be.
+            // A multishot request that has had results is still armed, as it should be.
             if !request.is_multishot() && !request.may_be_done() {
                 self.find(Lint::NeverCompleted, 1, name);
             }
@@ -345,7 +345,7 @@ impl Lints {
         }
     }
 
-    /// A descriptor is closed: what has its number later is another file.
+    /// Notes that a descriptor was closed: a later file with the same number is another file.
     fn file_closed(&mut self, process: u32, fd: i32) {
         let is_on_it = |ring: &RingKey, file: i32| ring.0 == process && file == fd;
         self.ended.retain(|(ring, _, file), _| !is_on_it(ring, *file));
@@ -353,7 +353,7 @@ impl Lints {
         self.never_asked_for(short);
     }
 
-    /// Finds the short writes among transfers whose rest nobody can ask for any more.
+    /// Reports the short writes among transfers whose rest cannot be requested any more.
     fn never_asked_for(&mut self, mut short: Vec<((RingKey, u8, i32), Short)>) {
         short.sort_by_key(|(file, _)| *file);
         // A short read may have met the end of its file.
@@ -362,7 +362,7 @@ impl Lints {
         }
     }
 
-    /// A ring ends, with so many completions in its queue.
+    /// Checks the number of completions that are left in the queue of a ring that ends.
     fn left(&mut self, of: RingKey, cq_ready: u32) {
         let posted = self.rings.get(&of).map(|ring| &ring.posted);
         let oldest = posted.and_then(|posted| posted.get(posted.len().checked_sub(cq_ready as usize)?));
@@ -372,7 +372,7 @@ impl Lints {
         }
     }
 
-    /// A ring ends, or the trace does.
+    /// Reports the findings about a ring that has ended, or that is left when the trace ends.
     fn ring_ended(&mut self, of: RingKey) {
         let Some(ring) = self.rings.remove(&of) else { return };
         if ring.single >= MANY_SINGLE {
@@ -423,8 +423,8 @@ impl RingState {
         self.posted.push_back(request);
     }
 
-    /// Counts calls that submit one request, where the call before did, too, neither waited, and both requests were there
-    /// at once.
+    /// Counts calls that submit one request without waiting, if the call before did the same, and the program had both
+    /// requests at the same time.
     fn single(&mut self, is_single: bool, is_alone: bool, after: &str) {
         if is_single && self.was_single && !is_alone {
             if self.single == 0 {

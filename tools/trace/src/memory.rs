@@ -19,19 +19,19 @@ struct Stored {
     bytes: Option<(u32, u32)>,
 }
 
-/// One copy.
+/// A copy of memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
-    /// Where it was.
+    /// The address of the memory in the program.
     pub address: u64,
-    /// How long it is altogether.
+    /// The length of the memory, of which the copy may be only a part.
     pub length: u64,
-    /// The bytes that there are of it; `None` where it could not be read.
+    /// The copied bytes; `None` if the memory could not be read.
     pub bytes: Option<&'a [u8]>,
 }
 
 impl Memory {
-    /// None at all.
+    /// No copies.
     pub const EMPTY: Memory = Memory { pieces: Vec::new(), bytes: Vec::new() };
 
     /// Returns the copies that came with an event.
@@ -58,22 +58,22 @@ impl Memory {
         })
     }
 
-    /// The pieces with such content.
+    /// Returns all copies with this content.
     pub fn all(&self, content: Content) -> impl Iterator<Item = Piece<'_>> {
         self.pieces(content).map(|(_, piece)| piece)
     }
 
-    /// The first with such content.
+    /// Returns the first copy with this content.
     pub fn first(&self, content: Content) -> Option<Piece<'_>> {
         self.pieces(content).next().map(|(_, piece)| piece)
     }
 
-    /// The one with such content from this address.
+    /// Returns the copy with this content from this address.
     pub fn at(&self, content: Content, address: u64) -> Option<Piece<'_>> {
         self.pieces(content).map(|(_, piece)| piece).find(|piece| piece.address == address)
     }
 
-    /// The one with such content and this number.
+    /// Returns the copy with this content and this number.
     pub fn numbered(&self, content: Content, index: usize) -> Option<Piece<'_>> {
         self.pieces(content).find(|(stored, _)| usize::from(stored.index) == index).map(|(_, piece)| piece)
     }

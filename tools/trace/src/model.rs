@@ -1,7 +1,8 @@
-//! The model of the traced processes: what is known of them, and which of their requests are under way.
+//! The model of the traced processes: their names, files and rings, and the requests in flight.
 //!
-//! Events come in the order in which they were published. A request is handed on once nothing more comes of it, a chain
-//! once nothing more comes of its members; each completion of a multishot request but the last is handed on at once.
+//! Events come in the order in which they were published. A request is passed on once nothing more comes of it, a chain
+//! once nothing more comes of its members; each completion of a multishot request but the last is passed on
+//! immediately.
 
 use anyring_chaos_plan::Fault;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -24,46 +25,46 @@ use crate::Callers;
 use crate::callers::Calls;
 use crate::memory::Memory;
 
-/// The most requests of a ring that are kept while they are under way: the oldest is given up then.
+/// The maximum number of requests of a ring that are kept in flight; if there are more, the oldest is given up.
 const MOST_UNDER_WAY: usize = 1 << 18;
-/// The most members of a chain that are handed on together.
+/// The maximum number of members of a chain that are passed on together.
 const MOST_IN_CHAIN: usize = 1 << 12;
-/// The most completions of a request that are kept.
+/// The maximum number of completions of a request that are kept.
 const MOST_COMPLETIONS: usize = 4;
-/// The most steps of a request that are kept.
+/// The maximum number of steps of a request that are kept.
 const MOST_STEPS: usize = 16;
-/// The most names of descriptors that are kept of a process.
+/// The maximum number of names of descriptors that are kept of a process.
 const MOST_NAMES: usize = 1 << 20;
-/// The most rings of a process that are kept.
+/// The maximum number of rings of a process that are kept.
 const MOST_RINGS: usize = 1 << 16;
-/// The most processes that are kept after their end, for their names.
+/// The maximum number of processes that are kept, including those that have ended, for their names.
 const MOST_PROCESSES: usize = 1 << 16;
 
-/// When and where something happened.
+/// The time and the place of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// By the monotonic clock.
+    /// The time by the monotonic clock.
     pub time_ns: u64,
     /// The process.
     pub process: u32,
     /// The thread; 0 if unknown.
     pub thread: u32,
-    /// The ring, 0 for none.
+    /// The ring's number; 0 for none.
     pub ring: u32,
 }
 
 /// A traced process.
 #[derive(Clone, Debug, Default)]
 pub struct Process {
-    /// Its number.
+    /// The process's id.
     pub id: u32,
     /// The program that the process runs.
     pub program: String,
-    /// With which arguments.
+    /// The arguments of the program.
     pub arguments: Vec<String>,
-    /// The process that forked it, 0 where it came about by `exec`.
+    /// The process that forked it; 0 if the process continues after an `exec`.
     pub parent: u32,
-    /// `ENGINE_*`; 0 where its start was not seen.
+    /// `ENGINE_*`; 0 if the start of the process was not seen.
     pub engine: u32,
     files: HashMap<i32, Arc<str>>,
     rings: BTreeMap<u32, Ring>,
@@ -72,11 +73,12 @@ pub struct Process {
 /// A ring of a process.
 #[derive(Clone, Debug, Default)]
 pub struct Ring {
-    /// How it was made, if that was seen.
+    /// The call that made the ring, if it was seen.
     pub made: Option<RingMade>,
-    /// How it was found, if it is watched from outside.
+    /// The event that reported the ring, if it is watched from outside.
     pub found: Option<RingFound>,
-    /// Boxed: a request is some hundred bytes long, and a node of the map moves its entries.
+    /// The requests in flight. They are boxed because a request has some hundred bytes, and a node of the map moves its
+    /// entries.
     requests: BTreeMap<u64, Box<Request>>,
     chains: HashMap<u64, Chain>,
     open_chain: Option<u64>,
@@ -88,30 +90,30 @@ struct Chain {
     done: usize,
 }
 
-/// A request, under way or done.
+/// A request, in flight or done.
 #[derive(Clone)]
 pub struct Request {
-    /// Where it was submitted, and when.
+    /// The time and place of the submission.
     pub place: Place,
-    /// Its number in its ring.
+    /// The request's number in its ring.
     pub serial: u64,
     /// The SQE that was submitted.
     pub sqe: Sqe,
-    /// The row of its operation.
+    /// The row of the request's operation.
     pub op: &'static Op,
-    /// The request that it is linked behind, or 0.
+    /// The serial of the request before it in the chain; 0 if there is none.
     pub behind: u64,
-    /// The first of its chain; its own number where it is that, 0 where there is no chain.
+    /// The serial of the first request of the chain, which may be this one; 0 without a chain.
     pub head: u64,
-    /// The descriptor that a registered file stands for, the program's own otherwise.
+    /// The request's file: the descriptor that stands for a registered file, otherwise the program's descriptor.
     pub file: i32,
     /// The program's memory as it was at submission.
     pub memory: Memory,
-    /// The frames of the call that submitted it, the innermost first, where they are known.
+    /// The frames of the call that submitted the request, the innermost first, if they are known.
     pub caller: Arc<[String]>,
-    /// True if the engine of the project told of it, and of each of its steps.
+    /// True if the user engine reported the request, and reports each of its steps.
     is_reported: bool,
-    /// True if its completion may have been passed by unseen.
+    /// True if the request's completion may have been missed.
     is_lost: bool,
     names: Vec<(i32, Arc<str>)>,
     steps: Vec<Stepped>,
@@ -132,9 +134,9 @@ impl fmt::Debug for Request {
 /// A step between submission and completion.
 #[derive(Clone, Copy, Debug)]
 pub struct Stepped {
-    /// When.
+    /// The time of the step.
     pub time_ns: u64,
-    /// In which thread.
+    /// The thread of the step.
     pub thread: u32,
     /// The step.
     pub step: Step,
@@ -142,10 +144,10 @@ pub struct Stepped {
     pub value: u32,
 }
 
-/// One completion.
+/// A completion.
 #[derive(Clone, Debug)]
 pub struct Completion {
-    /// Where it was posted, and when.
+    /// The time and place of the completion.
     pub place: Place,
     /// The CQE's user data.
     pub user_data: u64,
@@ -155,58 +157,58 @@ pub struct Completion {
     pub flags: u32,
     /// The second half of a CQE of 32 bytes.
     pub big: [u64; 2],
-    /// `LAST`, `SKIPPED` and their like.
+    /// The marks, such as `LAST` and `SKIPPED`.
     pub marks: u32,
-    /// CQEs that waited to be reaped, this one among them.
+    /// The number of CQEs that waited to be reaped, including this one.
     pub cq_ready: u32,
     /// The memory that the kernel wrote for the program.
     pub memory: Memory,
-    /// The name of the descriptor that came of it.
+    /// The name of the descriptor that the request made.
     pub name: Option<Arc<str>>,
 }
 
-/// The harm that a program did to memory while a request worked on it.
+/// The harm that a program did to memory while a request used it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Harm {
-    /// Data that was to be written or sent is not what it was.
+    /// The program changed data that was to be written or sent.
     Changed,
-    /// Memory is not there any more.
+    /// The program unmapped the memory.
     Unmapped,
-    /// Memory was freed, or ends too early, as a checker of memory in the process says.
+    /// A memory checker in the process says that the memory was freed, or ends too early.
     Freed,
 }
 
-/// How a request was done.
+/// The ways to do a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// During its submission.
+    /// The request was done during its submission.
     Inline,
-    /// When its file was ready.
+    /// The request was done when its file was ready.
     Readiness,
     /// The request blocked in the thread that called `enter`.
     Caller,
-    /// A worker did it; which thread, if that is known.
+    /// A worker did the request; its thread, if known.
     Worker(Option<NonZero<u32>>),
-    /// Linux AIO did it.
+    /// Linux AIO did the request.
     Aio,
-    /// By one system call with so many others.
+    /// The request was done together with others by one system call; the number of them.
     Train(u32),
-    /// A timer or a wake-up that its operation armed completed it.
+    /// A timer or a wake-up that the operation had armed completed the request.
     Armed,
-    /// The request never came that far.
+    /// The request was never issued.
     Queued,
 }
 
-/// The events that the model hands on.
+/// The events that the model passes on.
 #[derive(Debug)]
 pub enum Told<'a> {
     /// A process begins to be traced.
     Started(&'a Process),
-    /// A process ends; its requests that were under way were handed on before.
+    /// A process ends. Its requests in flight were passed on before.
     Ended(&'a Process),
-    /// A process is gone and has not told so, with rings that it had.
+    /// A process with rings has ended without reporting its end.
     Gone(&'a Process),
-    /// A ring was made, or not.
+    /// A call of `io_uring_setup` returned, successful or not.
     RingMade(&'a RingMade),
     /// A ring was found in a process that is watched from outside.
     RingFound(&'a RingFound),
@@ -216,29 +218,30 @@ pub enum Told<'a> {
     Registered(&'a Registered, &'a Memory),
     /// A call of `io_uring_enter` returned.
     Entered(&'a Entered),
-    /// Requests or completions that could not be seen.
+    /// Requests or completions were not seen.
     Unseen(&'a Unseen),
-    /// A call met a fault; which call, by its number.
+    /// A fault was injected into the call with this number.
     Injected(Fault, u64),
     /// A request was taken from the submission queue.
     Submitted(&'a Request),
-    /// A completion of a request was posted. It is told once more, by one of the next two.
+    /// A completion of a request was posted. It is passed on once more, by one of the next two events.
     Completed(&'a Request, &'a Completion),
-    /// One of a multishot's completions, the last excepted.
+    /// A completion of a multishot request, except the last.
     Shot(&'a Request, &'a Completion),
-    /// Requests of which nothing more comes: one, or the members of a chain.
+    /// Requests of which nothing more comes: a single one, or the members of a chain.
     Requests(&'a [Box<Request>]),
-    /// A completion that no request known here asked for; its serial, 0 where no request of the ring did.
+    /// A completion whose request is not known here; the request's serial, or 0 if no request of the ring asked for the
+    /// completion.
     Stray(u64, &'a Completion),
 }
 
-/// A receiver of what the model hands on.
+/// A receiver of the events that the model passes on.
 pub trait Listener {
-    /// Something was found out.
+    /// Handles an event.
     fn tell(&mut self, place: Place, told: &Told<'_>, model: &Model);
 }
 
-/// All that is known.
+/// The state of all traced processes.
 #[derive(Debug, Default)]
 pub struct Model {
     processes: BTreeMap<u32, Process>,
@@ -248,12 +251,12 @@ pub struct Model {
 }
 
 impl Completion {
-    /// True if it is the notification that the memory of a zero-copy send is free.
+    /// True if the completion is the notification that the memory of a zero-copy send is free.
     pub fn is_notification(&self) -> bool {
         self.flags & IORING_CQE_F_NOTIF != 0
     }
 
-    /// True if it was left out of the completion queue, as the request asked.
+    /// True if the CQE was skipped, as the request asked.
     pub fn is_skipped(&self) -> bool {
         self.marks & SKIPPED != 0
     }
@@ -268,17 +271,17 @@ impl Completion {
         }
     }
 
-    /// True if it was seen by a look now and then: the latency is an upper bound.
+    /// True if the completion was seen by periodic looks from outside: the latency is an upper bound.
     pub fn is_sampled(&self) -> bool {
         self.marks & SAMPLED != 0
     }
 
-    /// True if its request was submitted before the trace began: the latency is a lower bound.
+    /// True if the request was submitted before the trace began: the latency is a lower bound.
     pub fn is_of_earlier(&self) -> bool {
         self.marks & EARLIER != 0
     }
 
-    /// True if it found the completion queue full.
+    /// True if the completion queue was full.
     pub fn has_overflowed(&self) -> bool {
         self.marks & OVERFLOWED != 0
     }
@@ -290,33 +293,33 @@ impl Request {
         self.last && (self.notified || !self.awaits_notification)
     }
 
-    /// True if the request may be done, unseen: see [`Request::asks_for_no_cqe`] and [`Request::is_lost`].
+    /// True if the request may have completed unseen: see [`Request::asks_for_no_cqe`] and [`Request::is_lost`].
     pub fn may_be_done(&self) -> bool {
         (self.asks_for_no_cqe() || self.is_lost) && !self.is_done()
     }
 
-    /// True if nobody sees that it succeeds: it is to have no CQE then, and is seen in the ring's memory only.
+    /// True if the success of the request cannot be seen: it has no CQE on success, and is not reported by its engine.
     pub fn asks_for_no_cqe(&self) -> bool {
         u32::from(self.sqe.flags) & IOSQE_CQE_SKIP_SUCCESS != 0 && !self.is_reported
     }
 
-    /// True if its completion may have been passed by unseen.
+    /// True if the request's completion may have been missed.
     pub fn is_lost(&self) -> bool {
         self.is_lost
     }
 
-    /// How many results it had, notifications not among them.
+    /// Returns the number of results, without notifications.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// How many of its results were no errors.
+    /// Returns the number of results that are not errors.
     pub fn successes(&self) -> u64 {
         // An error ends a request.
         self.count - u64::from(self.result().is_some_and(|result| result.res < 0))
     }
 
-    /// The sum of its results that are not negative.
+    /// Returns the sum of the results that are not negative.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -326,17 +329,17 @@ impl Request {
         self.count > 1 || self.count == 1 && !self.last
     }
 
-    /// The newest of its completions, oldest first.
+    /// Iterates over the newest completions, in the order in which they came.
     pub fn completions(&self) -> impl DoubleEndedIterator<Item = &Completion> {
         self.completions.iter()
     }
 
-    /// The newest result.
+    /// Returns the newest result.
     pub fn result(&self) -> Option<&Completion> {
         self.completions.iter().rev().find(|completion| !completion.is_notification())
     }
 
-    /// The notification, of a zero-copy send.
+    /// Returns the notification of a zero-copy send.
     pub fn notification(&self) -> Option<&Completion> {
         self.completions.iter().rev().find(|completion| completion.is_notification())
     }
@@ -345,17 +348,17 @@ impl Request {
         self.result().is_some_and(|result| result.res == -(errno as i32))
     }
 
-    /// How long a completion took from the submission.
+    /// Returns the time from the submission to a completion.
     pub fn latency_ns(&self, completion: &Completion) -> u64 {
         completion.place.time_ns.saturating_sub(self.place.time_ns)
     }
 
-    /// The steps of the request, in order; of many, the first.
+    /// Returns the first steps of the request, in order.
     pub fn steps(&self) -> &[Stepped] {
         &self.steps
     }
 
-    /// The faults that were injected into it.
+    /// Iterates over the faults that were injected into the request.
     pub fn injected(&self) -> impl Iterator<Item = Fault> {
         let injected = self.steps.iter().filter(|stepped| stepped.step == Step::Injected);
         injected.filter_map(|stepped| Fault::of(stepped.value as u16))
@@ -375,7 +378,7 @@ impl Request {
         self.steps.iter().any(|stepped| stepped.step == step)
     }
 
-    /// How it was done; not known of what was seen in the ring's memory only.
+    /// Returns the way in which the request was done; `None` if its engine did not report it.
     pub fn way(&self) -> Option<Way> {
         let decisive = self.steps.iter().rev().find_map(|stepped| match stepped.step {
             Step::ByCaller => Some(Way::Caller),
@@ -390,12 +393,12 @@ impl Request {
         decisive.or_else(|| self.is_reported.then_some(Way::Inline))
     }
 
-    /// The name that a descriptor had when the request was submitted.
+    /// Returns the name that a descriptor had when the request was submitted.
     pub fn name_of(&self, fd: i32) -> Option<&str> {
         self.names.iter().find(|(named, _)| *named == fd).map(|(_, name)| &**name)
     }
 
-    /// Names of its files.
+    /// Iterates over the names of the request's files.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(|(_, name)| &**name)
     }
@@ -410,10 +413,10 @@ impl Request {
         u32::from(self.sqe.flags) & IOSQE_FIXED_FILE != 0
     }
 
-    /// True if the result, where it is not negative, says which descriptor was made.
+    /// True if a result that is not negative is a descriptor that the request made.
     pub fn makes_descriptor(&self) -> bool {
         let arguments = self.op.arguments;
-        // In the place of a descriptor, a slot may be named.
+        // The operation may name a slot, and then makes no descriptor.
         let makes = arguments
             .iter()
             .any(|argument| matches!(argument.kind, Kind::Slot) && argument.when == [When::Given]);
@@ -442,15 +445,15 @@ impl Request {
 /// The relation of a member of a chain to another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Relation {
-    /// The member was never issued, for this one ended the chain before.
+    /// The member was never issued, because this request broke the chain.
     BrokenBy(u64),
-    /// The member is a link timeout, and watches over this one.
+    /// The member is a link timeout for this request.
     Watches(u64),
-    /// The member was cancelled by this one, a link timeout.
+    /// The member was cancelled by this link timeout.
     TimedOutBy(u64),
 }
 
-/// The relation of a member of a chain to another one.
+/// Returns the relation of a member of a chain to another one.
 pub fn relation(chain: &[Box<Request>], member: usize) -> Option<Relation> {
     let request = &chain[member];
     if request.op.caps.has(Caps::WATCHES) {
@@ -476,7 +479,7 @@ pub fn relation(chain: &[Box<Request>], member: usize) -> Option<Relation> {
     breaker.map(|breaker| Relation::BrokenBy(chain[breaker].serial))
 }
 
-/// The link timeout behind a member, if it has expired.
+/// Returns the link timeout behind a member, if it has expired.
 fn timed_out(chain: &[Box<Request>], member: usize) -> Option<&Request> {
     let behind = chain.get(member + 1)?;
     (behind.op.caps.has(Caps::WATCHES) && behind.ended_with(ETIME)).then_some(behind)
@@ -487,17 +490,18 @@ fn timed_out(chain: &[Box<Request>], member: usize) -> Option<&Request> {
     reason = "a request of some hundred bytes goes from the map to the output by its address"
 )]
 impl Ring {
-    /// How many requests are under way, or wait for the others of their chain to be done.
+    /// Returns the number of requests that are in flight, or wait for other members of their chain.
     pub fn under_way(&self) -> usize {
         self.requests.len()
     }
 
-    /// True if more comes of a request.
+    /// True if the request is in flight.
     pub fn is_under_way(&self, serial: u64) -> bool {
         self.requests.get(&serial).is_some_and(|request| !request.is_done())
     }
 
-    /// Puts a request into its chain, and gives the members of the one that it ends.
+    /// Puts a request into its chain. If this closes the chain before, and all of that chain's members are done,
+    /// removes and returns them.
     fn link(&mut self, request: &mut Request) -> Vec<Box<Request>> {
         let head = self.requests.get(&request.behind).map_or(0, |before| before.head);
         let fits = self.chains.get(&head).is_some_and(|chain| chain.members.len() < MOST_IN_CHAIN);
@@ -515,12 +519,12 @@ impl Ring {
         ended
     }
 
-    /// No request joins the chain of the last submission any more: its members, if they all are done.
+    /// Closes the chain of the last submission. If all of its members are done, removes and returns them.
     fn close_chain(&mut self) -> Vec<Box<Request>> {
         self.open_chain.take().map_or_else(Vec::new, |head| self.take_chain(head))
     }
 
-    /// The members of a chain, if they all are done and no other can come.
+    /// Removes and returns the members of a chain, if all of them are done, and the chain is closed.
     fn take_chain(&mut self, head: u64) -> Vec<Box<Request>> {
         let Some(chain) = self.chains.get(&head) else { return Vec::new() };
         if self.open_chain == Some(head) || chain.done < chain.members.len() {
@@ -530,7 +534,7 @@ impl Ring {
         members.iter().filter_map(|serial| self.requests.remove(serial)).collect()
     }
 
-    /// A request is done: what can be handed on for that.
+    /// Notes that a request is done. Removes and returns the requests that can be passed on now.
     fn take(&mut self, serial: u64) -> Vec<Box<Request>> {
         let head = self.requests.get(&serial).map_or(0, |request| request.head);
         match self.chains.get_mut(&head) {
@@ -548,7 +552,7 @@ impl Ring {
         oldest.map_or_else(Vec::new, |serial| self.give_up(serial))
     }
 
-    /// A request, with its chain, done or not.
+    /// Removes and returns a request and the other members of its chain, done or not.
     fn give_up(&mut self, serial: u64) -> Vec<Box<Request>> {
         let head = self.requests.get(&serial).map_or(0, |request| request.head);
         if self.open_chain == Some(head) {
@@ -560,17 +564,17 @@ impl Ring {
 }
 
 impl Process {
-    /// The name that a descriptor has now.
+    /// Returns the present name of a descriptor.
     pub fn name_of(&self, fd: i32) -> Option<&str> {
         self.files.get(&fd).map(|name| &**name)
     }
 
-    /// One of its rings.
+    /// Returns the ring with this number.
     pub fn ring(&self, ring: u32) -> Option<&Ring> {
         self.rings.get(&ring)
     }
 
-    /// Its rings, by their numbers.
+    /// Iterates over the rings, with their numbers.
     pub fn rings(&self) -> impl Iterator<Item = (u32, &Ring)> {
         self.rings.iter().map(|(number, ring)| (*number, ring))
     }
@@ -596,44 +600,44 @@ impl Process {
 }
 
 impl Model {
-    /// One that finds out who submits requests.
+    /// Returns a model that finds the code that submits requests.
     pub fn with_callers(callers: Box<dyn Callers>) -> Model {
         Model { calls: Calls::named_by(callers), ..Model::default() }
     }
 
-    /// A process that was seen.
+    /// Returns a process that was seen.
     pub fn process(&self, process: u32) -> Option<&Process> {
         self.processes.get(&process)
     }
 
-    /// A ring that was seen.
+    /// Returns a ring that was seen.
     pub fn ring(&self, place: Place) -> Option<&Ring> {
         self.process(place.process)?.ring(place.ring)
     }
 
-    /// The descriptor of a ring, where it is known; its number otherwise.
+    /// Returns the descriptor of a ring; the ring's number if the descriptor is not known.
     pub fn descriptor(&self, place: Place) -> i32 {
         let ring = self.ring(place);
         let made = ring.and_then(|ring| Some(ring.made?.result));
         made.or_else(|| Some(ring?.found?.fd)).unwrap_or(place.ring as i32)
     }
 
-    /// When the first event happened.
+    /// Returns the time of the first event.
     pub fn begun_ns(&self) -> u64 {
         self.begun_ns.unwrap_or(0)
     }
 
-    /// So many events never came, for want of room in the buffer.
+    /// Notes that `dropped` events were lost, because the buffer had no room.
     pub fn miss(&mut self, dropped: u64) {
         self.dropped = dropped;
     }
 
-    /// How many events never came, as far as that was told.
+    /// Returns the number of lost events that was noted last.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Takes an event in, and tells what comes of it.
+    /// Handles an event, and passes on the events that follow from it.
     pub fn event(&mut self, event: &Event<'_>, to: &mut dyn Listener) {
         let head = event.head;
         let place =
@@ -674,7 +678,7 @@ impl Model {
             Body::Mapped(mapped) => self.calls.mapped(place, mapped, &memory),
             Body::Called(called) => self.calls.called(place, called, &memory),
             Body::Injected(injected) => {
-                // Of a later version: there is nothing to be said.
+                // A later version's fault is left out.
                 if let Some(fault) = Fault::of(injected.fault as u16) {
                     to.tell(place, &Told::Injected(fault, injected.call), self);
                 }
@@ -682,7 +686,7 @@ impl Model {
         }
     }
 
-    /// No further event comes: what was never completed is told, and who has not told of an end.
+    /// Ends the trace: passes on the requests that never completed, and the processes that reported no end.
     pub fn end(&mut self, time_ns: u64, to: &mut dyn Listener) {
         let with_rings = self.processes.values().filter(|process| !process.rings.is_empty());
         for id in with_rings.map(|process| process.id).collect::<Vec<_>>() {
@@ -759,7 +763,7 @@ impl Model {
         }
     }
 
-    /// Hands on what is under way in a ring.
+    /// Passes on the requests in flight of a ring.
     fn give_up(&mut self, place: Place, to: &mut dyn Listener) {
         loop {
             let requests = self.ring_of(place).take_oldest();
@@ -801,7 +805,7 @@ impl Model {
             notified: false,
             awaits_notification: false,
         });
-        // A number comes twice only where the program wrote into the buffer of events.
+        // Two requests have the same number only if the program wrote into the buffer of events.
         if self.ring_of(place).requests.contains_key(&request.serial) {
             let same = self.ring_of(place).give_up(request.serial);
             self.hand_on(place, &same, to);
@@ -815,7 +819,7 @@ impl Model {
         self.hand_on(place, &oldest, to);
     }
 
-    /// True if the engine of the project reports what happens in a ring.
+    /// True if the engine of the ring reports the steps of its requests.
     fn is_reported(&self, place: Place) -> bool {
         let process = self.process(place.process);
         let engine = match process.and_then(|process| process.ring(place.ring)) {
@@ -826,7 +830,7 @@ impl Model {
         engine != ENGINE_KERNEL
     }
 
-    /// Nothing more is seen of a request.
+    /// Notes that nothing more will be seen of a request.
     fn lost(&mut self, place: Place, serial: u64, to: &mut dyn Listener) {
         let ring = self.ring_of(place);
         let Some(request) = ring.requests.get_mut(&serial) else { return };

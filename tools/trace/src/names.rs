@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use anyring_engine::abi::names::Names;
 
-/// Words that are joined by `|`.
+/// A list of words, joined by `|`.
 struct Joined<'a> {
     out: &'a mut String,
     first: bool,
@@ -20,7 +20,7 @@ impl Joined<'_> {
     }
 }
 
-/// Hands on the name of each bit that has one; the bits that are left.
+/// Passes the name of each set bit to `put`. Returns the set bits without a name.
 fn named(names: &Names, value: u64, mut put: impl FnMut(&'static str)) -> u64 {
     names.names.iter().fold(value, |rest, (bits, name)| {
         let bits = u64::from(*bits);
@@ -32,7 +32,8 @@ fn named(names: &Names, value: u64, mut put: impl FnMut(&'static str)) -> u64 {
     })
 }
 
-/// Bits by their names, those without one in hex. A name of no bits is printed where none is set.
+/// Prints the set bits by their names, and the bits without a name in hexadecimal. If no bit is set, prints the name of
+/// 0, if there is one.
 pub fn flags(out: &mut String, names: &Names, value: u64) {
     let mut joined = Joined { out, first: true };
     let rest = named(names, value, |name| joined.put(name));
@@ -50,7 +51,7 @@ fn unnamed(joined: Joined<'_>, prefix: &str, rest: u64) {
     }
 }
 
-/// The names of those bits that have one, and the others as one number.
+/// Returns the names of the set bits, and the bits without a name as one number.
 pub fn list(names: &Names, value: u32) -> Vec<String> {
     let mut list = Vec::new();
     let rest = named(names, value.into(), |name| list.push(name.to_owned()));
@@ -60,7 +61,7 @@ pub fn list(names: &Names, value: u32) -> Vec<String> {
     list
 }
 
-/// One of several values by its name.
+/// Prints one of several values by its name.
 pub fn choice(out: &mut String, names: &Names, value: u64) {
     match names.names.iter().find(|(number, _)| u64::from(*number) == value) {
         Some((_, name)) => out.push_str(name),
@@ -70,7 +71,8 @@ pub fn choice(out: &mut String, names: &Names, value: u64) {
     }
 }
 
-/// One of several values in the bits of the mask, and flags in the others. A value of 0 without a name is left out.
+/// Prints one of several values, in the bits of `mask`, and flags, in the other bits. A value of 0 without a name is
+/// not printed.
 pub fn choice_and_flags(out: &mut String, mask: u32, values: &Names, bits: &Names, value: u64) {
     let (chosen, rest) = (value & u64::from(mask), value & !u64::from(mask));
     if chosen != 0 || values.of(0).is_some() {
@@ -91,7 +93,7 @@ pub fn errno(number: i32) -> Option<String> {
     }
 }
 
-/// The C library's text for an error number.
+/// Returns the C library's text for an error number.
 pub fn explained(number: i32) -> String {
     let text = std::io::Error::from_raw_os_error(number).to_string();
     match text.rfind(" (os error") {

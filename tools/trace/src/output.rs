@@ -1,4 +1,4 @@
-//! Parts that all outputs have in common.
+//! Common parts of all outputs.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -8,26 +8,25 @@ use std::path::PathBuf;
 
 use crate::model::{Listener, Model};
 
-/// Something that prints what the model hands on.
+/// A printer of the events that the model passes on.
 pub trait Output: Listener {
-    /// Nothing more comes: prints what is printed at the end.
+    /// Prints the end of the output, after the last event.
     fn end(&mut self, model: &Model);
-    /// Gives what was printed on, or tells why something could not be.
+    /// Flushes the output.
     ///
-    /// # Errors
-    /// The first of those that writing came to.
+    /// # Errors The first error of writing.
     fn flush(&mut self) -> io::Result<()>;
 }
 
 /// The destination of an output's lines.
 pub enum Destination {
-    /// One for all processes.
+    /// One writer for all processes.
     One(Box<dyn Write>),
     /// A file for each process: this path with a dot and the process's number.
     EachProcess(PathBuf),
 }
 
-/// Where an output prints. After the first error, nowhere.
+/// The writers of an output. After the first error, nothing is written.
 pub struct Sink {
     to: Writers,
     failed: Option<io::Error>,
@@ -46,11 +45,11 @@ struct Files {
     begun: HashSet<u32>,
 }
 
-/// The most files that are open at a time.
+/// The maximum number of files that are open at the same time.
 const MOST_OPEN: usize = 256;
 
 impl Writers {
-    /// The writer for lines of a process.
+    /// Returns the writer for the lines of a process.
     fn of(&mut self, process: u32) -> io::Result<&mut dyn Write> {
         match self {
             Writers::One(to) => Ok(to),
@@ -86,12 +85,12 @@ impl Files {
 }
 
 impl Sink {
-    /// One that prints here.
+    /// Returns a sink that prints to one writer.
     pub fn new(to: impl Write + 'static) -> Sink {
         Sink::to(Destination::One(Box::new(to)))
     }
 
-    /// One that prints there.
+    /// Returns a sink that prints to this destination.
     pub fn to(destination: Destination) -> Sink {
         let to = match destination {
             Destination::One(to) => Writers::One(to),
@@ -102,22 +101,21 @@ impl Sink {
         Sink { to, failed: None }
     }
 
-    /// Prints what concerns all processes.
+    /// Prints lines that concern all processes.
     pub fn put(&mut self, bytes: &[u8]) {
         self.put_of(0, bytes);
     }
 
-    /// Prints what concerns a process.
+    /// Prints lines that concern a process.
     pub fn put_of(&mut self, process: u32, bytes: &[u8]) {
         if self.failed.is_none() {
             self.failed = self.to.of(process).and_then(|to| to.write_all(bytes)).err();
         }
     }
 
-    /// Gives on what was printed.
+    /// Flushes the output.
     ///
-    /// # Errors
-    /// The first of those that writing came to, each time from then on.
+    /// # Errors The first error of writing; every call from then on returns it.
     pub fn flush(&mut self) -> io::Result<()> {
         if self.failed.is_none() {
             let flushed = match &mut self.to {
@@ -141,7 +139,7 @@ fn copy(error: &io::Error) -> io::Error {
 mod tests {
     use super::*;
 
-    /// An error is not taken by one who looks now and then whether all is well from the one who reports it.
+    /// A caller of `flush` that only checks for an error must not hide the error from a later caller, which reports it.
     #[test]
     fn an_error_is_told_until_the_end() {
         let mut sink = Sink::to(Destination::EachProcess("/nonexistent/trace".into()));

@@ -1,6 +1,6 @@
-//! A trace that the Perfetto UI opens: its protobuf format, of which a dozen fields are needed.
+//! A trace for the Perfetto UI, in its protobuf format, of which a dozen fields are needed.
 //!
-//! Threads have a track each, with their calls of `io_uring_enter` and marks where requests were submitted and completed.
+//! Each thread has a track, with its calls of `io_uring_enter` and marks where requests were submitted and completed.
 //! Rings have lanes, in which each request is a slice. A flow leads from the submission over the slice to the completion.
 
 use std::collections::{BTreeSet, HashMap};
@@ -54,7 +54,7 @@ enum Type {
     Instant = 3,
 }
 
-/// A message, as it is made.
+/// A message that is being encoded.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -112,7 +112,7 @@ impl Track {
 
 type RingKey = (u32, u32);
 
-/// Which lanes of a ring are taken.
+/// The lanes of a ring, and the requests in them.
 #[derive(Default)]
 struct Lanes {
     of: HashMap<u64, u32>,
@@ -151,7 +151,7 @@ pub struct Perfetto {
 }
 
 impl Perfetto {
-    /// A trace that goes to `to`, with so many bytes of data.
+    /// Returns a trace that is written to `to`, with `sample` bytes of data at most.
     pub fn new(to: impl Write + 'static, filter: Rc<Filter>, sample: usize) -> Perfetto {
         Perfetto {
             sink: Sink::new(to),
@@ -174,7 +174,7 @@ impl Perfetto {
         self.sink.put(&Message::default().message(TRACE_PACKET, &packet).0);
     }
 
-    /// The number of a track, which is described before it is first used.
+    /// Returns the number of a track. The first call for a track also describes it.
     fn track(&mut self, of: Track, model: &Model) -> u64 {
         if let Some(uuid) = self.tracks.get(&of) {
             return *uuid;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// Bytes in quotes, at most `most` of them; dots follow where there is more, up to `length`.
+/// Prints bytes in quotes, at most `most` of them. Dots follow if these are fewer than `length`.
 pub fn bytes(out: &mut String, bytes: &[u8], length: u64, most: usize) {
     let shown = &bytes[..bytes.len().min(most)];
     out.push('"');
@@ -35,7 +35,7 @@ fn escaped(out: &mut String, byte: u8, next: Option<u8>) {
         b'\t' => "\\t",
         0x0b => "\\v",
         0x0c => "\\f",
-        // As few digits as leave no doubt.
+        // The shortest octal form that is unambiguous before the next byte.
         _ => {
             let is_digit = matches!(next, Some(b'0'..=b'7'));
             let _ = if is_digit { write!(out, "\\{byte:03o}") } else { write!(out, "\\{byte:o}") };
@@ -45,7 +45,7 @@ fn escaped(out: &mut String, byte: u8, next: Option<u8>) {
     out.push_str(short);
 }
 
-/// An address.
+/// Prints an address.
 pub fn address(out: &mut String, address: u64) {
     match address {
         0 => out.push_str("NULL"),
@@ -55,7 +55,7 @@ pub fn address(out: &mut String, address: u64) {
     }
 }
 
-/// A duration of three digits or so.
+/// Prints a duration with about three digits.
 pub fn duration(out: &mut String, duration_ns: u64) {
     let _ = match duration_ns {
         0..10_000 => write!(out, "{}.{:03}us", duration_ns / 1000, duration_ns % 1000),

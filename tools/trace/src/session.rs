@@ -1,4 +1,4 @@
-//! A session: events in, all outputs out.
+//! A session: events come in, and go to all outputs.
 
 use std::io::{self, Write};
 use std::rc::Rc;
@@ -15,10 +15,10 @@ use crate::output::{Destination, Output};
 use crate::perfetto::Perfetto;
 use crate::text::{self, Text, Time};
 
-/// How everything is shown.
+/// The options of all outputs.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The most bytes of data that are shown, and the most elements of an array.
+    /// The maximum number of bytes of data, and of elements of an array, that are shown.
     pub sample: usize,
     /// Text goes to a terminal that shows colours.
     pub colours: bool,
@@ -26,7 +26,7 @@ pub struct Settings {
     pub enters: bool,
     /// The time that a line of text begins with.
     pub time: Time,
-    /// After so many results nothing more is printed.
+    /// The number of results after which nothing more is printed.
     pub most_results: Option<u64>,
     /// The filter of what is shown and counted. The summary looks at everything.
     pub filter: Filter,
@@ -57,12 +57,12 @@ pub struct Session {
 struct Outputs {
     all: Vec<Box<dyn Output>>,
     filter: Rc<Filter>,
-    /// How many results may still be printed.
+    /// The number of results that may still be printed.
     left: Option<u64>,
 }
 
 impl Outputs {
-    /// How many results that are to be shown this tells of.
+    /// Returns the number of results in an event that are to be shown.
     fn results(&self, place: Place, told: &Told<'_>) -> u64 {
         match told {
             Told::Requests(requests) => {
@@ -75,53 +75,53 @@ impl Outputs {
 }
 
 impl Session {
-    /// One without any output yet.
+    /// Returns a session without outputs.
     pub fn new(settings: Settings) -> Session {
         let filter = Rc::new(settings.filter.clone());
         let outputs = Outputs { all: Vec::new(), filter: filter.clone(), left: settings.most_results };
         Session { settings, filter, model: Model::default(), outputs, newest_ns: 0 }
     }
 
-    /// With the frames of the calls that submitted requests.
+    /// Adds the frames of the calls that submit requests.
     pub fn callers(self, callers: impl Callers + 'static) -> Session {
         Session { model: Model::with_callers(Box::new(callers)), ..self }
     }
 
-    /// With lines of text.
+    /// Adds an output of lines of text.
     pub fn text(self, to: impl Write + 'static) -> Session {
         self.text_to(Destination::One(Box::new(to)))
     }
 
-    /// With lines of text, which may go to a file for each process.
+    /// Adds an output of lines of text, which may go to a file for each process.
     pub fn text_to(self, to: Destination) -> Session {
         let Settings { sample, colours, enters, time, .. } = self.settings;
         let options = text::Options { sample, colours, enters, time };
         self.with(|filter| Text::new(to, filter, options))
     }
 
-    /// With a table of operations at the end.
+    /// Adds a table of operations, printed at the end.
     pub fn counts(self, to: impl Write + 'static) -> Session {
         self.with(|filter| Counts::new(to, filter))
     }
 
-    /// With a line of JSON for each finished thing.
+    /// Adds an output with a line of JSON for each finished event.
     pub fn json(self, to: impl Write + 'static) -> Session {
         self.json_to(Destination::One(Box::new(to)))
     }
 
-    /// With a line of JSON for each finished thing, which may go to a file for each process.
+    /// Adds an output with a line of JSON for each finished event, which may go to a file for each process.
     pub fn json_to(self, to: Destination) -> Session {
         let sample = self.settings.sample;
         self.with(|filter| Json::new(to, filter, sample))
     }
 
-    /// With a trace for the Perfetto UI.
+    /// Adds a trace for the Perfetto UI.
     pub fn perfetto(self, to: impl Write + 'static) -> Session {
         let sample = self.settings.sample;
         self.with(|filter| Perfetto::new(to, filter, sample))
     }
 
-    /// With a summary of what looks unhealthy at the end.
+    /// Adds a summary of unhealthy behaviour, printed at the end.
     pub fn summary(self, to: impl Write + 'static) -> Session {
         let sample = self.settings.sample;
         self.with(|_| Lints::new(to, sample))
@@ -132,34 +132,32 @@ impl Session {
         self
     }
 
-    /// Takes the next event in.
+    /// Handles the next event.
     pub fn event(&mut self, event: &Event<'_>) {
         self.newest_ns = self.newest_ns.max(event.head.time_ns);
         self.model.event(event, &mut self.outputs);
     }
 
-    /// True if as many results were printed as may be.
+    /// True if the maximum number of results was printed.
     pub fn is_over(&self) -> bool {
         self.outputs.left == Some(0)
     }
 
-    /// So many events never came, for want of room in the buffer.
+    /// Notes that `dropped` events were lost, because the buffer had no room.
     pub fn miss(&mut self, dropped: u64) {
         self.model.miss(dropped);
     }
 
-    /// Gives on what was printed so far.
+    /// Flushes all outputs.
     ///
-    /// # Errors
-    /// The first of those that writing came to.
+    /// # Errors The first error of writing.
     pub fn flush(&mut self) -> io::Result<()> {
         self.outputs.all.iter_mut().try_for_each(|output| output.flush())
     }
 
-    /// No further event comes: prints what was never completed, tables and summaries.
+    /// Ends the trace: prints the requests that never completed, tables and summaries.
     ///
-    /// # Errors
-    /// The first of those that writing came to.
+    /// # Errors The first error of writing.
     pub fn end(&mut self) -> io::Result<()> {
         if !self.is_over() {
             self.model.end(self.newest_ns, &mut self.outputs);

@@ -17,7 +17,7 @@ const SOL_SOCKET: i32 = 1;
 const SCM_RIGHTS: i32 = 1;
 const VECTOR: usize = 16;
 
-/// The number of `length` bytes at `offset`; 0 beyond the end.
+/// Returns the number of `length` bytes at `offset`; bytes beyond the end count as 0.
 fn number(bytes: &[u8], offset: usize, length: usize) -> u64 {
     let mut whole = [0; 8];
     if let Some(part) = bytes.get(offset..offset + length) {
@@ -26,13 +26,13 @@ fn number(bytes: &[u8], offset: usize, length: usize) -> u64 {
     u64::from_ne_bytes(whole)
 }
 
-/// As `value`, of `bytes` bytes, with its sign.
+/// Returns a signed value of `bytes` bytes, extended by its sign.
 pub fn signed(value: u64, bytes: u32) -> i64 {
     let unused = 64 - 8 * bytes;
     (value as i64) << unused >> unused
 }
 
-/// A structure by its members.
+/// Prints a structure, member by member.
 pub fn structure(out: &mut String, structure: &Structure, bytes: &[u8]) {
     out.push('{');
     for (place, member) in structure.members.iter().enumerate() {
@@ -65,12 +65,12 @@ fn scalar(out: &mut String, member: &Member, value: u64) {
     };
 }
 
-/// So many structures one after the other.
+/// Prints `count` structures that lie one behind the other.
 pub fn structures(out: &mut String, each: &Structure, count: u64, bytes: &[u8], most: usize) {
     array(out, bytes, each.bytes.max(1) as usize, count, most, |out, _, bytes| structure(out, each, bytes));
 }
 
-/// An array by its elements, of `stride` bytes each.
+/// Prints an array, whose elements have `stride` bytes each.
 pub fn array(
     out: &mut String,
     bytes: &[u8],
@@ -95,21 +95,21 @@ pub fn array(
     out.push(']');
 }
 
-/// Numbers of 32 bits.
+/// Prints an array of 32-bit numbers.
 pub fn numbers(out: &mut String, bytes: &[u8], count: u64, most: usize) {
     array(out, bytes, 4, count, most, |out, _, each| {
         let _ = write!(out, "{}", signed(number(each, 0, 4), 4));
     });
 }
 
-/// `struct iovec`s, with the data that they lead to, of which `valid` bytes mean something.
+/// Prints an array of `struct iovec`, with the data that they point to, of which the first `valid` bytes are valid.
 pub fn vectors(out: &mut String, vectors: &[u8], count: u64, data: &Memory, valid: u64, most: usize) {
     let mut left = valid;
     array(out, vectors, VECTOR, count, most, |out, place, vector| {
         let (base, length) = (number(vector, 0, 8), number(vector, 8, 8));
         out.push_str("{iov_base=");
         match data.numbered(Content::Data, place) {
-            // In a buffer of a group.
+            // The data is in a buffer that was selected from a group.
             Some(Piece { bytes: Some(bytes), address, length }) if address != base => {
                 valid_bytes(out, bytes, length, most);
             }
@@ -123,18 +123,19 @@ pub fn vectors(out: &mut String, vectors: &[u8], count: u64, data: &Memory, vali
     });
 }
 
-/// How many bytes `struct iovec`s have altogether.
+/// Returns the sum of the lengths in an array of `struct iovec`.
 pub fn lengths(vectors: &[u8]) -> u64 {
     vectors.chunks_exact(VECTOR).fold(0, |sum, vector| number(vector, 8, 8).saturating_add(sum))
 }
 
-/// The first `valid` of the bytes, in quotes.
+/// Prints the first `valid` bytes in quotes.
 pub fn valid_bytes(out: &mut String, bytes: &[u8], valid: u64, most: usize) {
     let there = bytes.len().min(usize::try_from(valid).unwrap_or(usize::MAX));
     quote::bytes(out, &bytes[..there], valid, most);
 }
 
-/// `struct msghdr`. Its vectors lie in `given`; what else it leads to, in `memory`, and `valid` bytes of its data.
+/// Prints a `struct msghdr`. Its vectors are in `given`, everything else that it points to in `memory`; the first
+/// `valid` bytes of its data are valid.
 pub fn message(out: &mut String, header: &[u8], given: &Memory, memory: &Memory, valid: u64, most: usize) {
     let (name, name_length) = (number(header, 0, 8), number(header, 8, 4));
     let (iov, count) = (number(header, 16, 8), number(header, 24, 8));
@@ -185,7 +186,7 @@ fn control_messages(out: &mut String, bytes: &[u8], most: usize) {
     out.push(']');
 }
 
-/// A socket address.
+/// Prints a socket address.
 pub fn socket_address(out: &mut String, bytes: &[u8], most: usize) {
     let family = number(bytes, 0, 2) as u16;
     let port = bytes.get(2..4).map_or(0, |port| u16::from_be_bytes([port[0], port[1]]));
@@ -235,7 +236,7 @@ fn unix_address(out: &mut String, path: &[u8]) {
     out.push('}');
 }
 
-/// Prints the contents of a copy by `print`; its address where it could not be read.
+/// Prints the contents of a copy by `print`; if the memory could not be read, its address.
 pub fn copied(
     out: &mut String,
     piece: Option<Piece<'_>>,

@@ -1,4 +1,4 @@
-//! One line for each request when it is finished, chains as trees.
+//! One line for each finished request; chains as trees.
 
 use std::fmt::Write as _;
 use std::io;
@@ -19,7 +19,7 @@ use crate::quote;
 /// The options: what is printed, and how.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The most bytes of data that are shown.
+    /// The maximum number of bytes of data that are shown.
     pub sample: usize,
     /// The output is a terminal that shows colours.
     pub colours: bool,
@@ -74,20 +74,20 @@ impl Time {
     }
 }
 
-/// Lines of text.
+/// An output of lines of text.
 pub struct Text {
     sink: Sink,
     filter: Rc<Filter>,
     options: Options,
     line: String,
     origin: Origin,
-    /// The process that the line is about.
+    /// The process that the current line is about.
     process: u32,
     /// The time of the last line.
     before_ns: Option<u64>,
 }
 
-/// `[pid/tid] ring 3`, which mostly is what it was in the line before.
+/// The beginning of a line, `[pid/tid] ring 3`, which is in most cases that of the line before.
 #[derive(Default)]
 struct Origin {
     process: u32,
@@ -137,7 +137,7 @@ impl Colour {
     }
 }
 
-/// Where a line stands in the tree of its chain.
+/// The position of a line in the tree of its chain.
 #[derive(Clone, Copy)]
 enum Branch {
     Head,
@@ -146,7 +146,7 @@ enum Branch {
 }
 
 impl Text {
-    /// Lines that go to `to`.
+    /// Returns an output to `to`.
     pub fn new(to: Destination, filter: Rc<Filter>, options: Options) -> Text {
         Text {
             sink: Sink::to(to),
@@ -179,7 +179,7 @@ impl Text {
         self.line.clear();
     }
 
-    /// `[pid/tid] ring 3 #12 0.000123 `.
+    /// Prints `[pid/tid] ring 3 #12 0.000123 `.
     fn prefix(&mut self, place: Place, serial: u64, model: &Model) {
         let before_ns = self.before_ns.replace(place.time_ns);
         let time = self.options.time;
@@ -197,7 +197,7 @@ impl Text {
         self.origin = origin;
     }
 
-    /// `READ(...)`.
+    /// Prints `READ(...)`.
     fn request(&mut self, request: &Request, result: Option<&Completion>) {
         let start = self.line.len();
         self.decoder().request(&mut self.line, request, result);
@@ -209,7 +209,7 @@ impl Text {
         }
     }
 
-    /// ` = 220`.
+    /// Prints ` = 220`.
     fn result(&mut self, request: Option<&Request>, completion: &Completion) {
         let decoder = self.decoder();
         self.line.push_str(" = ");
@@ -220,7 +220,8 @@ impl Text {
         }
     }
 
-    /// ` <12us>`; ` <up to 12us>` where that is the time between two looks, ` <at least 12us>` where the beginning was not seen.
+    /// Prints ` <12us>`; ` <up to 12us>` if the completion was seen by a look from outside; ` <at least 12us>` if the submission
+    /// was not seen.
     fn latency(&mut self, request: &Request, completion: &Completion) {
         let latency_ns = request.latency_ns(completion);
         self.coloured(Colour::Dim, |line| {
@@ -234,7 +235,7 @@ impl Text {
         });
     }
 
-    /// Prints the end of a request that had no result that was seen.
+    /// Prints the end of a request without a known result.
     fn without_result(&mut self, request: &Request) {
         if request.is_lost() {
             self.line.push_str(" = ? [completion not seen]");
@@ -287,7 +288,7 @@ impl Text {
         self.caller(request);
     }
 
-    /// The frames of the call that submitted it, a line each.
+    /// Prints the frames of the call that submitted the request, one per line.
     fn caller(&mut self, request: &Request) {
         for frame in &*request.caller {
             self.coloured(Colour::Dim, |line| {
@@ -381,7 +382,7 @@ impl Text {
     }
 
     fn started(&mut self, process: &Process) {
-        // A child of fork is the program that its parent is.
+        // A child of `fork` runs the same program as its parent.
         if process.parent != 0 {
             let engine = calls::engine(process.engine);
             let _ = write!(self.line, "forked off {} ({engine} engine)", process.parent);

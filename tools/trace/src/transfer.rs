@@ -1,4 +1,4 @@
-//! Which requests move bytes, and how many they were to move.
+//! Requests that move bytes, and the number of bytes to be moved.
 
 use anyring_engine::request::field::Field;
 use anyring_engine::request::op::{Caps, Op};
@@ -11,11 +11,11 @@ use crate::structures::lengths;
 /// The transfer that a request asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked {
-    /// How many bytes.
+    /// The number of bytes.
     pub length: u64,
-    /// From where in the file; `None` for streams and the file's own position.
+    /// The offset in the file; `None` for streams, and for the file's own position.
     pub offset: Option<u64>,
-    /// From memory to the file.
+    /// True if the bytes are moved from memory to the file.
     pub writes: bool,
 }
 
@@ -32,7 +32,7 @@ pub fn moves_bytes(op: &Op) -> bool {
                 | Kind::MessageFilled
         )
     });
-    // From one file to another.
+    // Bytes are moved from one file to another.
     let between = op.arguments.iter().any(|argument| matches!(argument.kind, Kind::SecondFile(_)))
         && op
             .arguments
@@ -41,7 +41,7 @@ pub fn moves_bytes(op: &Op) -> bool {
     moves || between || op.caps.has(Caps::BUFFER_SELECT)
 }
 
-/// The transfer that a request asked for; `None` where it moves no bytes, or it is not known how many.
+/// Returns the transfer that a request asked for; `None` if it moves no bytes, or their number is not known.
 pub fn asked(request: &Request) -> Option<Asked> {
     let sqe = &request.sqe;
     let vectors = || request.memory.first(Content::Vectors)?.bytes.map(lengths);

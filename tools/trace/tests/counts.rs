@@ -20,7 +20,7 @@ fn stream() -> Stream {
     }
     stream.completed(accept, -125);
     stream.submitted(Sqe { opcode: READ, ..Sqe::EMPTY }, &[]);
-    // No bytes, though it is positive.
+    // The result is positive, but is not a number of bytes.
     let timeout = stream.submitted(Sqe { opcode: TIMEOUT, ..Sqe::EMPTY }, &[]);
     stream.completed(timeout, 1);
     for (result, duration_ns) in [(8, 1000), (8, 1000), (1, 1000), (0, 500), (-22, 500)] {

@@ -33,7 +33,7 @@ fn stream() -> Stream {
     stream
 }
 
-/// The numbers of the requests that are shown, and letters for calls.
+/// Returns the numbers of the requests that are shown, and letters for calls.
 fn shown(expressions: &[&str]) -> String {
     let filter = Filter::parse(expressions).unwrap_or_else(|error| panic!("{error}"));
     let text = stream().shown(Settings { filter, enters: true, ..Settings::default() }, Session::text);
@@ -79,7 +79,7 @@ fn files_by_descriptor_and_by_path() {
 #[test]
 fn results_times_and_rings() {
     assert_eq!(shown(&["errors"]), "2r");
-    // What never ends is slow.
+    // A request that never ends is slow.
     assert_eq!(shown(&["slow>1ms"]), "16");
     assert_eq!(shown(&["slow>3ms"]), "6");
     assert_eq!(shown(&["slow<1ms", "read"]), "4");

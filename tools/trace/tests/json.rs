@@ -12,7 +12,7 @@ use serde_json::Value;
 const SCHEMA: &str = include_str!("../../../docs/trace-json.schema.json");
 const PAGE: &str = include_str!("../../../docs/trace-json.md");
 
-/// Everything that a line can be about.
+/// A stream with every kind of event that has a line.
 fn stream() -> Stream {
     let mut stream = Stream::default();
     stream.started("/bin/cat", &["cat", "/etc/hosts"], 99);
@@ -53,7 +53,7 @@ fn stream() -> Stream {
     stream
 }
 
-/// Everything that a line can be about of a ring that is watched from outside.
+/// A stream with every kind of event that has a line for a ring that is watched from outside.
 fn watched() -> Stream {
     let mut stream = Stream::default();
     stream.put(Kind::RingFound, &RingFound { fd: 7, engine: ENGINE_KERNEL, ..RingFound::default() }, &[]);
@@ -72,7 +72,7 @@ fn lines(stream: &Stream) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
 }
 
-/// The part of JSON Schema that the schema uses; anything else in it is a failure.
+/// A checker for the part of JSON Schema that the schema uses; other keywords are a failure.
 struct Schema(Value);
 
 impl Schema {

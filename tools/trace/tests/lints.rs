@@ -1,4 +1,4 @@
-//! Each lint with the smallest stream that shows it, and one that is healthy.
+//! Each lint, with the smallest stream that it finds fault with, and a stream that is healthy.
 
 mod common;
 
@@ -49,9 +49,9 @@ fn the_completion_queue_is_nearly_full() {
         ring
     };
     assert_healthy(&fill(20, 12));
-    // There is room for all of them.
+    // The queue has room for all completions.
     assert_healthy(&fill(16, 16));
-    // Filling up once is one time.
+    // A queue that fills once is reported once.
     assert_snapshot!(summary(&fill(20, 15)));
     let mut multishot = stream();
     let accept = multishot.submitted(sqe(ACCEPT), &[]);
@@ -73,7 +73,7 @@ fn the_submission_queue_is_full() {
         ring
     };
     assert_healthy(&enter(&[7, 7]));
-    // A batch that just fits in.
+    // The batches fill the queue exactly, but not twice in a row.
     assert_healthy(&enter(&[8, 7, 8]));
     assert_snapshot!(summary(&enter(&[8, 8])));
 }
@@ -102,7 +102,7 @@ fn memory_is_changed_or_unmapped_in_flight() {
     let posted = |serial, flags, marks| Completed { serial, res: 5, flags, marks, ..Completed::default() };
     let write = ring.submitted(sqe(WRITE), &[]);
     ring.posted(posted(write, 0, LAST | CHANGED), &[]);
-    // A request counts once.
+    // A request is reported once.
     let send = ring.submitted(sqe(SEND_ZC), &[]);
     ring.posted(posted(send, F_MORE, LAST | CHANGED), &[]);
     ring.posted(posted(send, F_NOTIF, LAST | UNMAPPED), &[]);
@@ -126,7 +126,7 @@ fn many_batches_of_one() {
     };
     assert_healthy(&enters(64, 0, 2));
     assert_healthy(&enters(100, 1, 2));
-    // Each may follow from the one before.
+    // The program may make each request because of the completion before.
     assert_healthy(&enters(100, 0, 1));
     assert_snapshot!(summary(&enters(65, 0, 2)));
 }
@@ -134,12 +134,12 @@ fn many_batches_of_one() {
 #[test]
 fn a_request_never_completes() {
     let mut ring = stream();
-    // A multishot that is armed still is what a server ends with.
+    // A server ends with a multishot request that is still armed.
     let accept = ring.submitted(sqe(ACCEPT), &[]);
     ring.posted(Completed { serial: accept, res: 5, flags: F_MORE, ..Completed::default() }, &[]);
     assert_healthy(&ring);
     ring.submitted(sqe(RECV), &[]);
-    // Its memory is never free.
+    // The notification that the memory is free never comes.
     let send = ring.submitted(sqe(SEND_ZC), &[]);
     ring.posted(Completed { serial: send, res: 0, flags: F_MORE, marks: LAST, ..Completed::default() }, &[]);
     assert_snapshot!(summary(&ring));
@@ -158,7 +158,7 @@ fn completions_are_never_reaped() {
     };
     assert_healthy(&end(0));
     assert_snapshot!(summary(&end(2)));
-    // More than were seen.
+    // The ring has more completions left than were seen.
     assert!(summary(&end(4)).contains("never reaped: 4"));
 }
 
@@ -204,24 +204,24 @@ fn the_rest_of_a_transfer_is_never_asked_for() {
         let serial = ring.submitted(Sqe { off: off as u64, len, ..sqe(opcode) }, &[]);
         ring.completed(serial, res);
     };
-    // All of it.
+    // A complete transfer.
     let mut ring = stream();
     transfer(&mut ring, WRITE, 0, 100, 100);
-    // None of it.
+    // A failed transfer.
     transfer(&mut ring, WRITE, 0, 100, -5);
-    // The rest follows.
+    // Short transfers, followed by the rest.
     transfer(&mut ring, WRITE, 0, 100, 60);
     transfer(&mut ring, WRITE, 60, 40, 40);
     transfer(&mut ring, WRITE, -1, 100, 60);
     transfer(&mut ring, WRITE, -1, 40, 40);
-    // The end of the file, and what comes when it comes.
+    // A short read at the end of the file, and a short receive from a stream.
     transfer(&mut ring, READ, 0, 100, 60);
     transfer(&mut ring, RECV, 0, 100, 60);
-    // Another file under a number that was closed.
+    // The descriptor is closed, and another file gets its number.
     transfer(&mut ring, CLOSE, 0, 0, 0);
     transfer(&mut ring, READ, 100, 100, 100);
     assert_healthy(&ring);
-    // It goes on behind the hole.
+    // The next read begins behind the bytes that are missing.
     let mut reads = stream();
     transfer(&mut reads, READ, 0, 100, 60);
     transfer(&mut reads, READ, 100, 100, 100);
@@ -250,7 +250,7 @@ fn the_same_user_data_twice_at_once() {
     let (first, second) = (submit(&mut ring, 0), submit(&mut ring, 0));
     ring.completed(first, 0);
     ring.completed(second, 0);
-    // One is done, and only the rest of its chain under way.
+    // The first request is done; only the rest of its chain is in flight.
     let head = ring.submitted(Sqe { user_data: 7, flags: 4, ..sqe(NOP) }, &[]);
     let tail = ring.linked(head, sqe(NOP), &[]);
     ring.posted(Completed { serial: head, user_data: 7, marks: LAST, ..Completed::default() }, &[]);

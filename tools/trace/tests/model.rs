@@ -1,11 +1,11 @@
-//! The model: what it keeps, and what it hands on.
+//! The model: the events that it keeps, and those that it passes on.
 
 mod common;
 
 use anyring_tracer::model::{Listener, Model, Place, Told};
 use common::*;
 
-/// Counts of what is told.
+/// Counts of the events passed on.
 #[derive(Default)]
 struct Counts {
     shots: u64,

@@ -1,4 +1,4 @@
-//! Whatever a program writes into the buffer of events, the reader stays.
+//! The reader survives anything that a program writes into the buffer of events.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::io::sink;
 
 use common::*;
 
-/// Xorshift.
+/// A Xorshift generator.
 struct Random(u64);
 
 impl Random {
@@ -17,7 +17,7 @@ impl Random {
         self.0
     }
 
-    /// A small number, or any.
+    /// Returns a small number, or any number.
     fn number(&mut self) -> u64 {
         match self.next() % 4 {
             0 => self.next(),
@@ -26,7 +26,7 @@ impl Random {
         }
     }
 
-    /// A record of a kind that there is, of numbers that make little sense, with attachments to its addresses.
+    /// Returns a record of a known kind whose numbers are mostly invalid, with attachments for its addresses.
     fn record(&mut self) -> Vec<u8> {
         let head = Head {
             time_ns: self.number(),

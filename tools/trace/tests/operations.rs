@@ -1,4 +1,4 @@
-//! The text of every operation, with values that mean something in every argument.
+//! The text of every operation, with meaningful values in every argument.
 
 mod common;
 
@@ -13,18 +13,18 @@ const DATA: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 const FILLED: &[u8] = b"\x01\x02binary\0\xff9 and \"text\"";
 const AT_FDCWD: u64 = -100_i32 as u32 as u64;
 
-/// How its fields are filled.
+/// The ways to fill the fields of an operation.
 #[derive(Clone, Copy, PartialEq)]
 enum Variant {
-    /// With what is ordinary.
+    /// Ordinary values.
     Plain,
-    /// With every flag that has a name, and one that has none.
+    /// Every flag that has a name, and one that has none.
     AllFlags,
-    /// With nothing at all.
+    /// All fields zero.
     Zero,
-    /// With memory that could not be read.
+    /// Memory that could not be read.
     Unreadable,
-    /// With a provided buffer.
+    /// A provided buffer.
     Selected,
 }
 
@@ -65,7 +65,7 @@ fn vectors() -> Vec<u8> {
     words(&[0x7000, 5, 0x8000, 30])
 }
 
-/// `struct msghdr` with a name, two vectors and a control message.
+/// Returns a `struct msghdr` with a name, two vectors and a control message.
 fn message() -> Vec<u8> {
     words(&[0x9000, 16, 0xa000, 2, 0xb000, 24, 0])
 }
@@ -76,7 +76,7 @@ fn control() -> Vec<u8> {
     bytes
 }
 
-/// Its members are 1, 2, 3: where they lie, differs between processors.
+/// Returns a structure whose members are 1, 2, 3. Their offsets differ between processors.
 fn structure(of: &Structure) -> Vec<u8> {
     let mut bytes = vec![0; of.bytes as usize];
     for (member, value) in of.members.iter().zip(1_u64..) {
@@ -96,7 +96,7 @@ impl Maker {
             maker.filled.push(attached(Content::Data, 0xc000, FILLED));
             maker.result = FILLED.len() as i32;
         }
-        // Flags first: other arguments are there or not by them.
+        // The flags come first, because other arguments depend on them.
         let (flags, others): (Vec<&Argument>, Vec<_>) = op.arguments.iter().partition(|argument| {
             matches!(argument.kind, Kind::Flags(_) | Kind::Choice(_) | Kind::ChoiceAndFlags(..))
         });
@@ -104,7 +104,8 @@ impl Maker {
             if variant == Variant::Zero {
                 break;
             }
-            // What is there where something else is, is there once that is.
+            // An argument may apply only if another argument's field is not zero; so it is tried with its own field set
+            // to 1.
             let is_free = argument.field == Field::Ioprio || argument.applies(&maker.sqe) || {
                 let mut with = maker.sqe;
                 set(&mut with, argument.field, 1);
@@ -133,7 +134,7 @@ impl Maker {
         }
     }
 
-    /// A value for a field, with the memory that it leads to.
+    /// Returns a value for a field, and attaches the memory that it points to.
     fn value(&mut self, argument: &Argument) -> u64 {
         let address = 0x1000 * (1 + argument.field as u64);
         let given = |content, bytes: &[u8]| attached(content, address, bytes);
@@ -249,7 +250,7 @@ impl Maker {
         }
     }
 
-    /// The data of two vectors of 5 and 30 bytes; of those that are filled, 8 bytes are.
+    /// Attaches the data of two vectors, of 5 and 30 bytes; a result fills the first 8 of these bytes.
     fn data(&mut self, is_given: bool) {
         let first = attached(Content::Data, 0x7000, b"first");
         let second = attached(Content::Data, 0x8000, b"second").index(1);
@@ -274,7 +275,7 @@ impl Maker {
     }
 }
 
-/// All operations, each on a line, without what comes before and behind it.
+/// Returns the text of all operations, a line for each, without the parts of a line before and behind it.
 fn shown(variant: Variant, wanted: impl Fn(&Op) -> bool) -> String {
     let mut stream = Stream::default();
     stream.named(4, "/etc/hosts");

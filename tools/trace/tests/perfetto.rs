@@ -14,7 +14,7 @@ enum Value {
     Bytes(Vec<u8>),
 }
 
-/// A message by its fields, in order.
+/// The fields of a message, in order.
 #[derive(Clone, Debug)]
 struct Message(Vec<(u32, Value)>);
 
@@ -82,7 +82,7 @@ impl Message {
     }
 }
 
-/// Tracks by their numbers, in words, and events in words, sorted by time as the trace processor does.
+/// The tracks by their numbers, and the events sorted by time as the trace processor sorts them, both in words.
 struct Trace {
     events: Vec<(u64, String, String, Message)>,
 }
@@ -189,7 +189,7 @@ fn requests_that_overlap_have_lanes_of_their_own() {
         stream.completed(serial, 1);
     }
     let trace = trace(&stream);
-    // Within a lane, slices follow one another; one never ends.
+    // The slices in a lane do not overlap; one never ends.
     let mut open = HashSet::new();
     let mut lanes = HashSet::new();
     for (_, track, what, event) in trace.events.iter().filter(|(_, track, ..)| track == "ring 3") {

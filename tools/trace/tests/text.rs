@@ -49,7 +49,7 @@ fn how_a_request_was_done() {
     assert_snapshot!(stream.text());
 }
 
-/// Names the addresses of its processes' code, and the depth of the stack.
+/// Test names of frames: the offset in the code of the process, and the size of the stack.
 #[derive(Default)]
 struct Names(std::collections::BTreeMap<u32, u64>);
 
@@ -86,7 +86,7 @@ fn a_request_is_its_threads_newest_calls() {
     let first = stream.submitted(sqe(NOP), &[]);
     let second = stream.submitted(sqe(NOP), &[]);
     stream.entered(Entered::default());
-    // By nobody: an SQ thread.
+    // No call submitted this request, as with an SQ thread.
     let third = stream.submitted(sqe(NOP), &[]);
     stream.process = 101;
     stream.started("/bin/server", &["server"], 100);
@@ -157,14 +157,14 @@ fn a_chain_is_a_tree_and_names_who_broke_it() {
 #[test]
 fn who_broke_a_chain_is_known_without_steps() {
     let mut stream = Stream::default();
-    // The head was cancelled by somebody.
+    // Another thread cancels the head.
     let first = stream.submitted(linked(READ), &[]);
     let second = stream.linked(first, linked(NOP), &[]);
     let third = stream.linked(second, sqe(NOP), &[]);
     for serial in [first, second, third] {
         stream.completed(serial, -125);
     }
-    // A member in the middle timed out.
+    // A member in the middle times out.
     let first = stream.submitted(linked(NOP), &[]);
     let second = stream.linked(first, linked(READ), &[]);
     let watch = stream.linked(second, linked(LINK_TIMEOUT), &[]);
@@ -227,12 +227,12 @@ fn link_timeouts_name_what_they_watch() {
     let mut stream = Stream::default();
     let time = attached(Content::Structure, 0x2000, &words(&[1, 500]));
     let timeout = || Sqe { addr: 0x2000, len: 1, ..linked(LINK_TIMEOUT) };
-    // In time.
+    // The read completes in time.
     let read = stream.submitted(linked(READ), &[]);
     let watch = stream.linked(read, Sqe { flags: 0, ..timeout() }, std::slice::from_ref(&time));
     stream.completed(read, 10);
     stream.completed(watch, -125);
-    // Too late; the request behind is cancelled for the read.
+    // The timeout expires; the request behind it is cancelled because the read was.
     let read = stream.submitted(linked(READ), &[]);
     let watch = stream.linked(read, timeout(), &[time]);
     let behind = stream.linked(watch, sqe(NOP), &[]);
@@ -275,7 +275,7 @@ fn a_multishot_is_a_life_line() {
     assert_snapshot!(stream.text());
 }
 
-/// The completions of a zero-copy receive say where the data lie.
+/// Completions of a zero-copy receive say where the data is.
 #[test]
 fn a_zero_copy_receive_says_where() {
     let mut stream = Stream::default();
@@ -299,14 +299,14 @@ fn a_zero_copy_send_has_both_completions_on_its_line() {
     stream.posted(posted(serial, 5, F_MORE, LAST), &[]);
     stream.time_ns += 50_000;
     stream.posted(posted(serial, 0, F_NOTIF, 0), &[]);
-    // Copied.
+    // The kernel copied the data.
     let serial = send(&mut stream);
     stream.posted(posted(serial, 5, F_MORE, LAST), &[]);
     stream.posted(posted(serial, i32::MIN, F_NOTIF, LAST), &[]);
-    // An error has no notification.
+    // A failed send has no notification.
     let serial = send(&mut stream);
     stream.posted(posted(serial, -32, 0, LAST), &[]);
-    // The notification never came.
+    // The notification never comes.
     let serial = send(&mut stream);
     stream.posted(posted(serial, 5, F_MORE, LAST), &[]);
     assert_snapshot!(stream.text());
@@ -343,7 +343,7 @@ fn what_never_completes_is_told_where_its_process_or_ring_ends_or_the_trace() {
     stream.completed(first, 3);
     stream.ended();
     stream.submitted(sqe(READ), &[]);
-    // Another program takes the process over.
+    // The process executes another program.
     stream.started("/bin/true", &["true"], 0);
     stream.submitted(sqe(READ), &[]);
     assert_snapshot!(stream.text());
@@ -402,7 +402,7 @@ fn how_the_kernel_did_a_request_is_not_known() {
     }
 }
 
-/// A process has rings of both engines where the kernel is too old for some.
+/// A process may have rings of both engines, if the kernel is too old for some of them.
 #[test]
 fn the_engine_is_that_of_the_ring() {
     for (of_process, of_ring) in [(ENGINE_USER, ENGINE_KERNEL), (ENGINE_KERNEL, ENGINE_USER)] {
@@ -477,7 +477,7 @@ fn registered_files_and_other_descriptors_have_names() {
         stream.put(Kind::Submitted, &submitted, &[]);
         stream.completed(1, res);
     };
-    // Registered file 2 is not the descriptor 2.
+    // The registered file 2 is not the descriptor 2.
     put(&mut stream, Sqe { flags: 1, fd: 2, ..sqe(READ) }, 17, 0);
     put(&mut stream, Sqe { flags: 1, fd: 2, ..sqe(READ) }, -1, -9);
     const SPLICE: u8 = 30;
@@ -551,7 +551,8 @@ fn colours_are_there_if_asked_for() {
     assert_eq!(plain + rest, stream.text());
 }
 
-/// A ring of the user engine, watched from outside: a request that was seen to its end, and one that was lost sight of.
+/// Returns the events of a ring of the user engine, watched from outside: a request that was seen to its end, and one
+/// that was lost sight of.
 fn watched() -> Stream {
     let mut stream = Stream::default();
     let found =
@@ -610,14 +611,14 @@ fn lines_begin_with_the_time_that_is_asked_for() {
     };
     assert_eq!(begun(Time::SinceStart), ["0.000001", "0.000000"]);
     assert_eq!(begun(Time::SinceLine), ["0.000000", "-0.000001"]);
-    // Five milliseconds before, it was a quarter to one in the morning.
+    // The monotonic clock began at a quarter to one in the morning; the events are five milliseconds later.
     let begun_ns = 45 * 60 * 1_000_000_000;
     assert_eq!(begun(Time::OfDay { begun_ns, microseconds: false }), ["00:45:00"; 2]);
     let microseconds = ["00:45:00.005002", "00:45:00.005001"];
     assert_eq!(begun(Time::OfDay { begun_ns, microseconds: true }), microseconds);
 }
 
-/// Two requests, of which the second one is done first.
+/// Returns two requests, of which the second one completes first.
 fn two_requests() -> Stream {
     let mut stream = Stream::default();
     let first = stream.submitted(sqe(NOP), &[]);

@@ -32,17 +32,17 @@ pub const F_BUFFER: u32 = 1;
 pub const F_MORE: u32 = 2;
 pub const F_NOTIF: u32 = 8;
 
-/// The process and thread of whatever is not said to be elsewhere.
+/// The process and thread of events for which a test sets no other.
 pub const PROCESS: u32 = 100;
 
-/// Memory of the traced program that goes along with an event.
+/// Memory of the traced program that is attached to an event.
 #[derive(Clone)]
 pub struct Attached {
     pub address: u64,
     pub content: Content,
     pub index: u16,
     pub length: u64,
-    /// `None` for what could not be read.
+    /// `None` if the memory could not be read.
     pub bytes: Option<Vec<u8>>,
 }
 
@@ -51,31 +51,31 @@ pub fn attached(content: Content, address: u64, bytes: &[u8]) -> Attached {
 }
 
 impl Attached {
-    /// As the attachment of such a number.
+    /// Sets the number of the attachment.
     pub fn index(self, index: u16) -> Attached {
         Attached { index, ..self }
     }
-    /// Longer in the program than what was kept of it.
+    /// Sets the length of the memory in the program, of which the attachment is a part.
     pub fn length(self, length: u64) -> Attached {
         Attached { length, ..self }
     }
-    /// That could not be read.
+    /// Makes the memory unreadable.
     pub fn unreadable(self) -> Attached {
         Attached { bytes: None, ..self }
     }
 }
 
-/// A request of this operation on a descriptor.
+/// Returns a request of this operation on a descriptor.
 pub fn sqe(opcode: u8) -> Sqe {
     Sqe { opcode, fd: 4, ..Sqe::EMPTY }
 }
 
-/// An array of integers as it lies in memory.
+/// Returns an array of integers as it is in memory.
 pub fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// Where text goes that a test reads.
+/// The text that an output has printed, for the test to read.
 #[derive(Clone, Default)]
 pub struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -119,7 +119,7 @@ impl Default for Stream {
 }
 
 impl Stream {
-    /// One event.
+    /// Adds an event.
     pub fn put(&mut self, kind: Kind, body: &impl Plain, attached: &[Attached]) {
         self.time_ns += 1000;
         let head = Head {
@@ -159,7 +159,7 @@ impl Stream {
         self.ring = ring;
     }
 
-    /// A ring of 8 SQEs and 16 CQEs, whose descriptor is its number.
+    /// Adds a ring with 8 SQEs and 16 CQEs, whose descriptor is its number.
     pub fn ring(&mut self) {
         let made = RingMade {
             result: self.ring as i32,
@@ -177,12 +177,12 @@ impl Stream {
         self.put(Kind::FileNamed, &FileNamed { fd, reserved: 0 }, &memory);
     }
 
-    /// A request; its number.
+    /// Adds a request; returns its number.
     pub fn submitted(&mut self, sqe: Sqe, memory: &[Attached]) -> u64 {
         self.linked(0, sqe, memory)
     }
 
-    /// A request linked behind another one.
+    /// Adds a request linked behind another one; returns its number.
     pub fn linked(&mut self, behind: u64, sqe: Sqe, memory: &[Attached]) -> u64 {
         self.serial += 1;
         let (serial, file) = (self.serial, sqe.fd);
@@ -195,7 +195,7 @@ impl Stream {
         self.put(Kind::Stepped, &Stepped { serial, step: step as u32, value }, &[]);
     }
 
-    /// The last completion of a request without user data.
+    /// Adds the last completion of a request without user data.
     pub fn completed(&mut self, serial: u64, res: i32) {
         self.posted(Completed { serial, res, marks: LAST, ..Completed::default() }, &[]);
     }
@@ -213,7 +213,7 @@ impl Stream {
         self.records.iter().map(|record| Event::parse(record).expect("a record that makes sense"))
     }
 
-    /// Gives the events to a session with one output, and what that printed.
+    /// Passes the events to a session with one output, and returns the output's text.
     pub fn shown(&self, settings: Settings, output: impl FnOnce(Session, Shared) -> Session) -> String {
         let shared = Shared::default();
         let mut session = output(Session::new(settings), shared.clone());
@@ -222,7 +222,7 @@ impl Stream {
         shared.text()
     }
 
-    /// As lines of text.
+    /// Returns the events as lines of text.
     pub fn text(&self) -> String {
         self.shown(Settings::default(), Session::text)
     }
