@@ -120,7 +120,7 @@ impl BufferRing {
         Some(BufferRing { address: own.unwrap_or(given.ring_addr), entries, next: 0, mapping })
     }
 
-    /// Returns the address of a buffer if the entry at this position is about it.
+    /// Returns the address of a buffer if the entry at this position describes it.
     fn at(&self, position: u16, number: u16) -> Option<u64> {
         let offset = u64::from(position & (self.entries - 1)) * ENTRY;
         let [address, rest] = user::read::<[u64; 2]>(self.address + offset).ok()?;

@@ -1,18 +1,18 @@
-//! Requests on rings of the kernel's `io_uring`, told by the events of [`anyring_trace`].
+//! Requests on rings of the kernel's `io_uring`, reported as events of [`anyring_trace`].
 //!
-//! A front end that is in the way of the three calls makes them by [`call`]. Before each, the SQEs that it will take are
-//! copied; after it, those that the kernel took are told, and each new CQE. In between, a thread looks from time to time
-//! (`watch`), so that little is missed that no call shows: what an SQ thread took, what the program reaped without a call.
-//! What is missed all the same is counted ([`anyring_trace::event::Unseen`]).
+//! A front end that intercepts the three calls makes them by [`call`]. Before a call, the SQEs that it will submit are copied;
+//! after it, the SQEs that the kernel took are reported, and each new CQE. Between calls, a thread (`watch`) looks at the rings
+//! periodically, because no call shows which SQEs an SQ thread took, and which CQEs the program reaped without a call. SQEs and
+//! CQEs that are missed all the same are counted ([`anyring_trace::event::Unseen`]).
 //!
-//! A request whose success has no CQE (`IOSQE_CQE_SKIP_SUCCESS`) is told when it is submitted and when it fails.
+//! A request whose success has no CQE (`IOSQE_CQE_SKIP_SUCCESS`) is reported when it is submitted, and again only if it fails.
 //!
-//! To be seen, a ring's memory is mapped here, and as long as it is, the ring does not end. So the thread also looks whether
-//! the program has closed it. A ring that is only known by a number in the calling thread (`IORING_REGISTER_RING_FDS`) lives as
-//! long as the number is registered, and the thread runs.
+//! This crate maps the memory of each ring to see it. As long as the mapping exists, the ring does not end, so the thread also
+//! checks whether the program has closed the ring. A ring that is known only by a number in a thread
+//! (`IORING_REGISTER_RING_FDS`) is kept as long as the number is registered and the thread runs.
 //!
-//! All is kept under one lock, which is not held while the kernel is asked. A front end lets no handler of the program run in
-//! a thread that is in here, but for that time.
+//! One lock guards all state. It is not held during a call of the kernel. The front end lets no signal handler of the program
+//! run in a thread that is inside this crate, except during the call of the kernel.
 #![no_std]
 
 extern crate alloc;
@@ -41,10 +41,11 @@ use ring::When;
 use rings::{Named, Rings};
 
 static RINGS: Mutex<Rings> = Mutex::new(Rings::new());
-/// Whether a thread is between [`before_fork`] and [`after_fork`].
+/// True while a thread is between [`before_fork`] and [`after_fork`].
 static FORKS: AtomicBool = AtomicBool::new(false);
 
-/// One of the three calls, which `kernel` makes. Handlers of the program may run in `kernel`, and jump out of it.
+/// Makes one of the three calls by `kernel`, and reports it. Signal handlers of the program may run in `kernel`, and
+/// jump out of it.
 pub fn call(number: usize, arguments: [usize; 6], kernel: impl FnOnce() -> isize) -> isize {
     let _in_call = comes_in();
     match number as u32 {
@@ -65,12 +66,12 @@ fn setup([entries, address, ..]: [usize; 6], kernel: impl FnOnce() -> isize) -> 
     let ring = given.as_ref().map_or(0, |given| rings.made(named, given));
     tell_ring(ring, ENGINE_KERNEL, entries as u32, asked.as_ref(), given.as_ref(), result as i32);
     if ring != 0 {
-        watch::begin(&mut rings);
+        watch::start_thread(&mut rings);
     }
     result
 }
 
-/// How the first argument of a call names a ring.
+/// Returns how the first argument of a call names a ring.
 fn named(first: usize, is_registered: bool) -> Named {
     if is_registered { Named::Registered(first as u32) } else { Named::Descriptor(first as Fd) }
 }
@@ -79,7 +80,7 @@ fn enter([first, to_submit, least, flags, ..]: [usize; 6], kernel: impl FnOnce()
     let (to_submit, flags) = (to_submit as u32, flags as u32);
     let named = named(first, flags & IORING_ENTER_REGISTERED_RING != 0);
     let mut rings = RINGS.lock();
-    // The call itself tells as a rule what the kernel would have to be asked for.
+    // In most cases the ring's queues show after the call which ring it was for, which saves asking the kernel now.
     let supposed = rings.supposed(named, to_submit);
     let mut number = supposed.map_or_else(|| rings.number(named), |(number, _)| number);
     let (mut sq_ready, mut began, mut promised) = (0, None, to_submit);
@@ -87,7 +88,7 @@ fn enter([first, to_submit, least, flags, ..]: [usize; 6], kernel: impl FnOnce()
         ring.look(When::Later);
         sq_ready = ring.sq_ready();
         began = Some(ring.call_begins(to_submit));
-        watch::begin(&mut rings);
+        watch::start_thread(&mut rings);
     }
     drop(rings);
     let began = began.unwrap_or_else(Moment::now);
@@ -97,7 +98,7 @@ fn enter([first, to_submit, least, flags, ..]: [usize; 6], kernel: impl FnOnce()
     if let Some((supposed, before)) = supposed
         && let Some(came_to) = rings.came_elsewhere(named, supposed, before, began, result)
     {
-        // Another file has got the descriptor, and nobody saw it.
+        // The descriptor's number belongs to another file now, and the change was not seen.
         if let Some(ring) = rings.get(supposed) {
             ring.call_ends(to_submit, 0, ended);
         }
@@ -150,7 +151,7 @@ fn register([first, opcode, argument, count, ..]: [usize; 6], kernel: impl FnOnc
     result
 }
 
-/// Something was registered: what that means for how rings are found.
+/// Notes the effect of a successful registration on how rings are found.
 fn registered(rings: &mut Rings, number: u32, opcode: u32, argument: u64, count: usize) {
     const NUMBERS: u32 = Code::IORING_REGISTER_RING_FDS as u32;
     const NO_NUMBERS: u32 = Code::IORING_UNREGISTER_RING_FDS as u32;
@@ -173,17 +174,17 @@ fn registered(rings: &mut Rings, number: u32, opcode: u32, argument: u64, count:
     }
 }
 
-/// The program is about to close these descriptors.
+/// Notes that the program is about to close these descriptors.
 pub fn closing(descriptors: RangeInclusive<Fd>) {
     RINGS.lock().closing(&descriptors);
 }
 
-/// The process is about to become another program: what is there is told.
+/// Reports everything new on all rings, because the process is about to execute another program.
 pub fn looks() {
     RINGS.lock().look();
 }
 
-/// The process ends.
+/// Reports the end of the process.
 pub fn ends() {
     let mut rings = RINGS.lock();
     if rings.ends() {
@@ -191,13 +192,13 @@ pub fn ends() {
     }
 }
 
-/// The process is about to fork: from here to [`after_fork`] nobody else is in the middle of something.
+/// Prepares a fork: from here to [`after_fork`], the calling thread holds the lock.
 pub fn before_fork() {
     RINGS.hold();
     FORKS.store(true, Ordering::Relaxed);
 }
 
-/// The process has forked, or could not, and this is the parent.
+/// Notes in the parent that the process has forked, or could not.
 pub fn after_fork() {
     FORKS.store(false, Ordering::Relaxed);
     // SAFETY: held by `before_fork` in this thread.
@@ -205,7 +206,7 @@ pub fn after_fork() {
     RINGS.lock().forked(false);
 }
 
-/// The process has forked and this is the child, in which no other thread exists. The fork may not have been announced.
+/// Notes in the child that the process has forked. The child has no other thread. The fork may not have been announced.
 pub fn forked() {
     let was_announced = FORKS.swap(false, Ordering::Relaxed);
     let is_whole = was_announced || RINGS.try_lock().is_some();
@@ -213,7 +214,8 @@ pub fn forked() {
     unsafe { RINGS.reset() };
     let mut rings = RINGS.lock();
     if !is_whole {
-        // A thread of the parent was in the middle of something.
+        // Another thread of the parent was changing the state during the fork, so the state may be inconsistent: it is
+        // leaked.
         core::mem::forget(core::mem::replace(&mut *rings, Rings::new()));
     }
     rings.forked(true);

@@ -1,7 +1,7 @@
-//! Requests that are under way: which of them a CQE is about.
+//! The requests in flight, and the request that a CQE belongs to.
 //!
-//! A CQE bears user data alone, which the program may give to several requests; they are taken to complete in the order of
-//! their submission.
+//! A CQE contains only user data, which the program may give to several requests; these are assumed to complete in the
+//! order of their submission.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -16,43 +16,43 @@ use anyring_engine::request::op::Caps;
 use anyring_trace::event::LAST;
 use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF};
 
-/// As many are remembered.
+/// The maximum number of requests that are remembered.
 const MOST: usize = 1 << 16;
 
 /// A request.
 struct Known {
     sqe: Sqe,
-    /// When it was told that it is submitted.
+    /// The moment that was reported for the submission.
     submitted: Moment,
-    /// None where it has none.
+    /// The memory that the request uses; `None` if it uses none.
     lent: Option<Box<Lent>>,
-    /// Its CQE has come, and that about its memory has not.
+    /// The request's CQE has come, but not the notification that its memory is free.
     owes_notification: bool,
-    /// True once a CQE has come that was not the last.
+    /// True once a CQE has come that was not the last one.
     is_multishot: bool,
 }
 
 /// The request that a CQE is about.
 pub struct Match {
-    /// The request's number; 0 where none is known.
+    /// The request's number; 0 if unknown.
     pub serial: u64,
-    /// Its SQE, and its memory, if it has any.
+    /// The request's SQE, and the memory that it uses, if any.
     pub request: Option<(Sqe, Option<Box<Lent>>)>,
-    /// When it was told that it is submitted, where one is known.
+    /// The moment that was reported for the submission, if the request is known.
     pub submitted: Option<Moment>,
-    /// [`LAST`], where no further one comes.
+    /// [`LAST`] if no further CQE comes, except a notification.
     pub marks: u32,
 }
 
-/// By what a request is found: its user data and its number.
+/// The key of a request: its user data and its number.
 pub type Key = (u64, u64);
 
 /// The requests of a ring.
 pub struct Requests {
     known: BTreeMap<Key, Known>,
-    /// Up to this number, some may be done without a CQE that was seen.
+    /// Requests up to this number may have completed unseen.
     doubtful: u64,
-    /// How many of them drain.
+    /// The number of requests that drain.
     draining: usize,
 }
 
@@ -76,28 +76,28 @@ impl Default for Requests {
 }
 
 impl Requests {
-    /// None.
+    /// Returns an empty set.
     pub const fn new() -> Requests {
         Requests { known: BTreeMap::new(), doubtful: 0, draining: 0 }
     }
 
-    /// How many there are of which a CQE is due.
+    /// Returns the number of requests whose CQE is due.
     pub fn due(&self) -> usize {
         self.known.values().filter(|known| !skips(&known.sqe)).count()
     }
 
-    /// Forgets all.
+    /// Forgets all requests.
     pub fn clear(&mut self) {
         self.known.clear();
         self.draining = 0;
     }
 
-    /// True if a request that is submitted now must wait, because it drains or others do.
+    /// True if a request that is submitted now may have to wait, because it drains or an earlier request does.
     pub fn may_hold_back(&self, sqe: &Sqe) -> bool {
         drains(sqe) || self.draining > 0
     }
 
-    /// One was submitted, as of a moment.
+    /// Adds a request, with the moment reported for its submission.
     pub fn add(&mut self, serial: u64, sqe: &Sqe, lent: Option<Box<Lent>>, submitted: Moment) {
         if self.known.len() >= MOST {
             self.make_room();
@@ -107,7 +107,7 @@ impl Requests {
         self.known.insert((sqe.user_data, serial), known);
     }
 
-    /// Forgets those that tell nobody when they succeed, and where that is not enough the older half of all.
+    /// Forgets the requests that have no CQE on success and, if that is not enough, the older half of all requests.
     fn make_room(&mut self) {
         self.known.retain(|_, known| !skips(&known.sqe));
         if self.known.len() >= MOST / 2 {
@@ -118,22 +118,22 @@ impl Requests {
         }
     }
 
-    /// Whether a CQE can be about one of them.
+    /// True if a CQE can belong to one of the requests.
     pub fn has(&self, cqe: &Cqe) -> bool {
         self.find(cqe).is_some()
     }
 
-    /// Whether this one waits for a CQE: one that tells of failures only does not.
+    /// True if a CQE is due for this request, whether it succeeds or fails.
     pub fn expects(&self, key: Key) -> bool {
         self.known.get(&key).is_some_and(|known| !skips(&known.sqe))
     }
 
-    /// CQEs were lost: some of those that are known may be done.
+    /// Notes that CQEs were lost: any request known so far may have completed.
     pub fn lost(&mut self) {
         self.doubtful = self.known.keys().map(|key| key.1).max().unwrap_or(self.doubtful);
     }
 
-    /// The numbers of those with this user data, the oldest first.
+    /// Iterates over the numbers of the requests with this user data, the oldest first.
     pub fn bearing(&self, user_data: u64) -> impl Iterator<Item = u64> {
         self.known.range((user_data, 0)..=(user_data, u64::MAX)).map(|(key, _)| key.1)
     }
@@ -143,13 +143,13 @@ impl Requests {
         self.known.get(&key).is_some_and(|known| known.is_multishot)
     }
 
-    /// The keys of those that were submitted before this number and have had no CQE; multishot requests that have had some are left out.
+    /// Returns the keys of the requests before this number, except multishot requests that have had a CQE.
     pub fn without_cqe(&self, before: u64) -> Vec<Key> {
         let is_meant = |(key, known): &(&Key, &Known)| key.1 < before && !known.is_multishot;
         self.known.iter().filter(is_meant).map(|(key, _)| *key).collect()
     }
 
-    /// Forgets one of them, of which nothing more will be seen; its number.
+    /// Forgets a request of which nothing more will be seen. Returns its number.
     pub fn forget(&mut self, key: Key) -> Option<u64> {
         let known = self.known.remove(&key)?;
         if drains(&known.sqe) {
@@ -158,13 +158,13 @@ impl Requests {
         Some(key.1)
     }
 
-    /// The one that a CQE is about.
+    /// Returns the request that a CQE belongs to.
     pub fn find(&self, cqe: &Cqe) -> Option<Key> {
         let (newer, older) = (self.doubtful.saturating_add(1)..=u64::MAX, 0..=self.doubtful);
         self.find_within(cqe, newer).or_else(|| self.find_within(cqe, older))
     }
 
-    /// The one that a CQE is about, among those with these numbers.
+    /// Returns the request, among those with these numbers, that a CQE belongs to.
     fn find_within(&self, cqe: &Cqe, serials: RangeInclusive<u64>) -> Option<(u64, u64)> {
         if serials.is_empty() {
             return None;
@@ -176,12 +176,13 @@ impl Requests {
         if cqe.flags & IORING_CQE_F_NOTIF != 0 {
             return first(&|known| known.owes_notification).or_else(|| first(&|known| notifies(&known.sqe)));
         }
-        // A request that tells of failures only is the less likely one.
+        // A request that has a CQE only if it fails is the less likely one.
         first(&|known| !known.owes_notification && !skips(&known.sqe))
             .or_else(|| first(&|known| !known.owes_notification))
     }
 
-    /// Finds what a CQE is about that belongs to the request with this key. A request that is done with it is forgotten.
+    /// Handles a CQE of the request with this key, and returns the request. The request is forgotten if this CQE is its
+    /// last.
     pub fn complete(&mut self, key: Option<Key>, cqe: &Cqe) -> Match {
         let known = key.and_then(|key| Some((key, self.known.get_mut(&key)?)));
         let Some((key, known)) = known else {
@@ -243,7 +244,7 @@ mod tests {
         requests.add(3, &sqe(Code::IORING_OP_SEND_ZC, 2, 0), None, Moment::now());
         assert_eq!(told(&mut requests, 1, 1, IORING_CQE_F_MORE), (1, false));
         assert_eq!(told(&mut requests, 2, 5, IORING_CQE_F_MORE), (2, true));
-        // The second fails, and owes nothing.
+        // The second send fails, and has no notification.
         assert_eq!(told(&mut requests, 2, -32, 0), (3, true));
         assert_eq!(told(&mut requests, 2, 0, IORING_CQE_F_NOTIF), (2, true));
         assert_eq!(told(&mut requests, 1, -125, 0), (1, true));
@@ -291,7 +292,7 @@ mod tests {
             requests.add(serial, &sqe(Code::IORING_OP_NOP, serial, flags), None, Moment::now());
             assert!(requests.known.len() <= MOST);
         }
-        // The newest are known.
+        // The newest requests are known.
         assert!(requests.has(&cqe(3 * MOST as u64 - 1, 0, 0)));
     }
 }

@@ -38,8 +38,8 @@ impl When {
         }
     }
 
-    /// Returns the moment to report for the completion of a request whose submission was reported for the moment `submitted`: a call of
-    /// another thread may have submitted it since this call returned.
+    /// Returns the moment to report for a completion whose request's submission was reported for `submitted`. It is not before
+    /// `submitted`, because a call of another thread may have submitted the request after this call returned.
     fn of_completion(self, submitted: Option<Moment>) -> Moment {
         submitted.map_or(self.moment(), |submitted| self.moment().not_before(submitted))
     }
@@ -638,7 +638,7 @@ mod tests {
             ring.call_ends(count, count as isize, Moment::now());
         }
         assert_eq!((ring.serial, known(&ring, 0..10)), (3, [1, 2, 3].into()));
-        // A long entry at the end of the queue does so, too, because its second half would lie at the queue's beginning.
+        // A long entry at the end of the queue fails, too, because its second half would be at the queue's beginning.
         let queues = Queues::new(&[(NOP, 4), (NOP, 1), (NOP, 2), (LONG, 3)]);
         let mut ring = queues.ring(0);
         queues.set(SQ_HEAD, 1);

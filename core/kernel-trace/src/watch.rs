@@ -12,7 +12,7 @@ use crate::rings::Rings;
 const PERIOD_NS: u64 = 3_000_000;
 
 /// Starts the thread if it is not running and there is a ring to look at.
-pub fn begin(rings: &mut Rings) {
+pub fn start_thread(rings: &mut Rings) {
     if !rings.is_watched && rings.holds_any() {
         let started = host::get().map(|host| host.spawn(c"anyring-trace", run, core::ptr::null_mut()));
         rings.is_watched = started == Some(Ok(()));
