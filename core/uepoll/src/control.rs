@@ -291,7 +291,7 @@ impl Set {
     pub fn delete_event(&self, raiser: &Raiser) -> Result<(), Errno> {
         self.check_owner()?;
         let mut state = self.state.lock();
-        if !raiser.end(&self.shared) {
+        if !raiser.revoke(&self.shared) {
             return Err(Errno::ENOENT);
         }
         self.release(&mut state, raiser.item());

@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    /// As many other threads as possible are inserting: the tail waits for them, and no part overflows into the next.
+    /// The maximum number of other threads are inserting: the tail waits for them, and no part overflows into the next.
     #[test]
     fn the_parts_hold_as_many_as_there_are_items() {
         let others = u16::MAX - 2;
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(advance(cells.shadow.get()), u16::MAX);
         assert_eq!(refs(cells.shadow.get()), others, "those that left are not counted");
         cells.shadow.set(cells.shadow.get() - u64::from(others));
-        // The next thread, after all others have left without being the last one, is the last one.
+        // The other threads leave, none of them as the last one. Then the next thread is the last one.
         cells.shadow.set(cells.shadow.get() - (1 << ADVANCE_SHIFT));
         assert_eq!(raise(&cells, 11, 1), Raised::Visible);
         assert_eq!(cells.tail.get(), start.wrapping_add(u32::from(u16::MAX)));

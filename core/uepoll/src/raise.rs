@@ -66,7 +66,7 @@ impl Shared {
         sleeper::wake(self);
     }
 
-    /// Wakes the consumer after a change of other state than the ring that it must see.
+    /// Wakes the consumer after a change of state other than the ring, which the consumer must see.
     pub fn changed(&self) {
         sleeper::changed(self);
     }
@@ -113,8 +113,9 @@ impl Raiser {
         }
     }
 
-    /// Makes this raise nothing from now on; false if that was so already, or if the event is another set's.
-    pub(crate) fn end(&self, shared: &Arc<Shared>) -> bool {
+    /// Makes this raiser raise nothing from now on. Returns false if that was the case already, or if the event belongs
+    /// to another set.
+    pub(crate) fn revoke(&self, shared: &Arc<Shared>) -> bool {
         Arc::ptr_eq(&self.shared, shared) && self.alive.swap(false, Ordering::Relaxed)
     }
 

@@ -82,7 +82,7 @@ pub(crate) struct Consumer {
     pub events: Vec<EpollEvent>,
     /// The found events that are not passed on yet.
     pub found: Range<usize>,
-    /// Events of the inner epoll instance without a current registration.
+    /// Events of the inner epoll instance without a current registration, as far as they were seen.
     pub strangers: Strangers,
     /// The inner epoll instance may have events.
     pub inside: bool,

@@ -10,8 +10,8 @@
 //! A thread with something for the consumer publishes it first, and reads the word then; the consumer writes the word
 //! first, and checks for events then. So either the consumer sees the events, or the thread sees the word.
 //!
-//! The bell is made when it is first needed, for an event that a thread raises. A consumer that sleeps where the bell would be
-//! heard, while there is none, is woken by files only. Its word stays, for threads that come when there is a bell.
+//! The bell is made when it is first needed, for an event that a thread raises. Until then, a consumer that sleeps at the bell
+//! is woken by files only. The word keeps saying where the consumer sleeps, for threads that come once there is a bell.
 
 /// The consumer does not sleep.
 pub const AWAKE: u32 = 0;
@@ -63,7 +63,7 @@ pub fn wake(alarm: &impl Alarm) {
     }
 }
 
-/// Wakes the consumer, if it sleeps, after a change of other state than the ring that it must see.
+/// Wakes the consumer, if it sleeps, after a change of state other than the ring, which the consumer must see.
 pub fn changed(alarm: &impl Alarm) {
     alarm.barrier();
     wake(alarm);

@@ -79,7 +79,7 @@ impl Set {
         let (spin_start, spin_ticks) = (os::ticks(), spin_ns.saturating_mul(os::ticks_per_us()) / 1000);
         let mut spins = spin_ns != 0;
         loop {
-            // A sleep asks the kernel itself.
+            // If the thread goes to sleep, the sleep itself gets events from the kernel.
             let asks = spins || timeout_ns == Some(0);
             let count = self.look(&mut consumer, out.as_deref_mut(), asks);
             if count != 0 || !self.shared.ring.is_empty() || timeout_ns == Some(0) {
@@ -87,7 +87,7 @@ impl Set {
             }
             if consumer.strangers.found() {
                 let renewed = self.renew_inside(&mut consumer);
-                // If no other instance can be made now, the next such events request it again.
+                // If the instance cannot be replaced now, the next such events make this thread try again.
                 consumer.strangers.forget();
                 if renewed.is_ok() {
                     continue;

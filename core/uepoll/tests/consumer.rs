@@ -1,4 +1,4 @@
-//! A C program that knows the structures only takes the events.
+//! A C program that knows only the structures takes the events.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -384,14 +384,15 @@ fn a_closed_file_makes_room() {
     }
 }
 
-/// Two changes of a file are one event: a program that closes the file must not meet another event of it in the same array.
+/// Two changes of a file are one event: a program that closes the file after its event must not find another event of the
+/// file in the same array.
 #[by(each(8))]
 fn a_file_is_told_once_in_a_look(set: &Set) {
     let (ours, theirs) = pair();
     set.control(ADD, ours.as_raw_fd(), event(IN | RDHUP | ET, 1)).unwrap();
     none(set);
     (&theirs).write_all(b"x").unwrap();
-    // A system call, at whose end completions are posted.
+    // A system call that only makes the kernel post completions at its end.
     thread::yield_now();
     (&theirs).write_all(b"x").unwrap();
     theirs.shutdown(std::net::Shutdown::Write).unwrap();
@@ -471,7 +472,7 @@ fn a_registration_that_cannot_be_removed_wakes_nobody(set: &Set) {
     none(set);
 }
 
-/// An event of such a registration must not cause events of other files.
+/// An event of a registration that cannot be removed must not cause events of other files.
 #[test]
 fn an_event_of_a_registration_that_cannot_be_removed_tells_nothing_of_others() {
     let set = &set(Feeder::Epoll, 8, false).unwrap();

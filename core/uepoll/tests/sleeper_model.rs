@@ -19,7 +19,7 @@ struct Set {
     sleep: Condvar,
 }
 
-/// The wake-ups of a sleeping consumer.
+/// The wake-ups that the kernel holds for a sleeping consumer.
 #[derive(Default)]
 struct Kernel {
     /// The bell was rung.

@@ -127,8 +127,9 @@ impl Context {
     pub fn sleep(self, timeout_ns: Option<u64>) -> Result<(), Errno> {
         let time = timeout_ns.map(Timespec::from_ns);
         let time = time.as_ref().map_or(0, |time| core::ptr::from_ref(time) as usize);
-        // With room for no event the call fails; so it is asked for one event, at an address where it cannot
-        // write: it sleeps, fails to write, and leaves the event.
+        // The call must sleep, and leave the event in the context. A call with room for no event fails. So the call
+        // asks for one event at an address to which the kernel cannot write: it sleeps, fails to write, and leaves the
+        // event.
         let (least, room, nowhere) = (1, 1, 4096usize.wrapping_neg());
         let arguments = [self.header as usize, least, room, nowhere, time, 0];
         // SAFETY: an address of the kernel, to which it refuses to write.
@@ -146,7 +147,7 @@ pub struct Aio {
     blocks: Box<[Iocb]>,
     /// Blocks to be submitted with the next batch.
     pending: Vec<u32>,
-    /// Events up to here are those of a batch that was just armed: their files have been ready all the time.
+    /// True after a batch was armed: the events of the next harvest are those of files that were ready all the time.
     at_once: bool,
 }
 

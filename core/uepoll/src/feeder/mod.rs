@@ -18,13 +18,13 @@ use crate::ring::{Event, Ring};
 use anyring_engine::os::Fd;
 use linux_raw_sys::general::{EPOLLERR, EPOLLHUP, EPOLLONESHOT};
 
-/// The means to find out what files are ready for.
+/// The ways to find out what files are ready for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Feeder {
     /// The feeder that was fastest in measurements, of those that are available.
     #[default]
     Auto,
-    /// An inner epoll instance, which the consumer asks.
+    /// An inner epoll instance, from which the consumer takes events by a call.
     Epoll,
     /// The kernel's `io_uring`; the consumer takes events without a call.
     Uring,
@@ -91,7 +91,8 @@ pub struct Slot {
     pub arm: u16,
     /// The number of the set's registrations that had ended when the last one of this item did.
     pub ended: u64,
-    /// The number of the look that reported an event of it last, and the event's index in that look's array.
+    /// The look that last reported an event of the item, by its number, and the event's index in the array of that
+    /// look.
     pub told: (u32, usize),
 }
 

@@ -116,7 +116,7 @@ impl Uring {
         unsafe { os::call(nr::__NR_io_uring_enter, arguments) }
     }
 
-    /// Submits what is queued.
+    /// Submits the queued requests.
     pub fn submit(&self) {
         let _ = self.enter(0, 0, 0, 0);
     }
@@ -127,7 +127,7 @@ impl Uring {
         flags & IORING_SQ_CQ_OVERFLOW != 0 || now && (flags & IORING_SQ_TASKRUN != 0 || self.queued() != 0)
     }
 
-    /// Makes this call.
+    /// Makes the call that [`Uring::wants_call`] is about.
     pub fn call(&self) {
         let _ = self.enter(0, IORING_ENTER_GETEVENTS, 0, 0);
     }
@@ -137,7 +137,7 @@ impl Uring {
         self.word(self.cq_tail).load(Ordering::Acquire) != self.word(self.cq_head).load(Ordering::Relaxed)
     }
 
-    /// Submits what is queued, and sleeps until there is a completion, for `timeout_ns` at most.
+    /// Submits the queued requests, and sleeps until there is a completion, for `timeout_ns` at most.
     pub fn sleep(&self, timeout_ns: Option<u64>) -> Result<(), Errno> {
         let time = timeout_ns.map(Timespec::from_ns);
         let argument = io_uring_getevents_arg {
