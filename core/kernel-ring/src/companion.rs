@@ -88,7 +88,7 @@ impl Companion {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// Submits what is queued.
+    /// Submits the queued SQEs.
     pub fn submit(&mut self) {
         // Release pairs with the engine's acquire: the entries are written.
         self.queues.sq_tail().store(self.tail, Ordering::Release);
@@ -103,7 +103,7 @@ impl Companion {
                 frontend::call(__NR_io_uring_enter as usize, [self.fd as usize, left as usize, 0, 0, 0, 0])
             };
             if taken < 0 {
-                // There is no memory for even one request: there may be some when others are done.
+                // There is no memory for a single request. There may be some when others are done.
                 os::sched_yield();
             }
         }

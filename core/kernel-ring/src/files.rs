@@ -135,7 +135,7 @@ impl Companion {
             self.reserved = register_sparse(self.fd(), SLOTS, by_engine).then_some(reserved);
         }
         // The update replaces the slot's present file, and fails if there is no such slot.
-        self.reserved.as_mut()?.begin(own, |keeper| update(kernel, own, keeper, by_kernel) >= 0)
+        self.reserved.as_mut()?.reserve(own, |keeper| update(kernel, own, keeper, by_kernel) >= 0)
     }
 
     /// Moves files that chains have left open to the program's ring.
@@ -156,7 +156,7 @@ impl Companion {
         while slots != 0 {
             let slot = slots.trailing_zeros();
             slots &= slots - 1;
-            let Some(reservation) = reserved.take(slot) else { continue };
+            let Some(reservation) = reserved.remove(slot) else { continue };
             let file = frontend::quietly(|| engine::registered_file(companion, slot));
             if let Some(own) = reservation.kept() {
                 update(kernel, own, file.unwrap_or(-1), by_kernel);
@@ -212,7 +212,8 @@ impl Receiver {
     pub fn stand_in(&mut self, sqe: Sqe) -> Sqe {
         const SEND_FD: u64 = io_uring_msg_ring_flags::IORING_MSG_SEND_FD as u64;
         if self.expected.len() == self.most {
-            // The oldest message was answered long ago: the kernel found no file.
+            // The queue of expected files is full. The oldest message was answered long ago, without a file: the slot
+            // was empty.
             self.expected.pop_front();
         }
         self.serial += 1;

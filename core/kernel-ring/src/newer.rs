@@ -30,7 +30,7 @@ pub fn lacks_name(sqe: &Sqe) -> bool {
     is_name(sqe) && os::socket_option(sqe.fd, SO_TYPE).is_ok() && kernel_lacks_names()
 }
 
-/// The answer of the kernel to a question that is asked once.
+/// The kernel's answer to a question that is asked only once.
 struct Asked(AtomicU8);
 
 impl Asked {
@@ -42,7 +42,8 @@ impl Asked {
         Asked(AtomicU8::new(Asked::UNKNOWN))
     }
 
-    /// True if the kernel `lacks` the feature; false if it cannot be asked now: then the kernel answers the request itself.
+    /// Asks by `lacks` whether the kernel lacks the feature, at the first call. False if that cannot be found out now: then
+    /// the kernel gets the request, and answers it itself.
     fn lacks(&self, lacks: impl FnOnce() -> Result<bool, Errno>) -> bool {
         if self.0.load(Ordering::Relaxed) == Asked::UNKNOWN {
             let Ok(lacks) = lacks() else { return false };
@@ -83,7 +84,8 @@ pub fn kernel_lacks_times() -> bool {
             op_flags: IORING_TIMEOUT_IMMEDIATE_ARG,
             ..Sqe::default()
         };
-        // SAFETY: names no memory. If the time is an address, it is null, and the flag is refused before it is read.
+        // SAFETY: the request names no memory. If the field is read as an address, it is null, and the kernel refuses
+        // the flag before it reads there.
         Ok(unsafe { answer(sqe) }? == Errno::EINVAL.negated())
     })
 }
@@ -130,7 +132,7 @@ impl Times {
         self.by_place.len() == entries as usize && self.before.is_empty()
     }
 
-    /// Adapts to a queue of `entries` entries. `waits` says whether SQEs wait whose times were stored before.
+    /// Adapts the store to a queue of `entries` entries. `waits` says whether SQEs wait whose times were stored before.
     pub fn resize(&mut self, entries: u32, waits: bool) {
         if !waits {
             *self = Times::new(entries);

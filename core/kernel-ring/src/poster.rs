@@ -18,7 +18,7 @@ use linux_raw_sys::io_uring::{
 const BATCH: u32 = 64;
 /// After this many refusals in a row, the posting thread sleeps instead of yielding.
 const MOST_YIELDS: u32 = 1000;
-/// The time between two attempts from then on.
+/// The time between two attempts of a thread that sleeps.
 const PAUSE_NS: u64 = 100_000;
 
 /// The receiver of a companion's completions.
@@ -35,7 +35,7 @@ pub struct Poster {
     mark: Arc<Mark>,
 }
 
-/// A hidden request of the companion; its completion means that all earlier companion requests have completed.
+/// A hidden request of the companion. Its completion means that all earlier requests of the companion have completed.
 pub struct Mark {
     /// 1 once the mark was reached.
     reached: AtomicU32,
@@ -49,7 +49,7 @@ pub struct Mark {
 /// The number of files of ended chains that were not moved to their program's rings yet.
 static STRANDED: AtomicUsize = AtomicUsize::new(0);
 
-/// True if there are such files.
+/// True if there are files that [`STRANDED`] counts.
 pub fn any_stranded() -> bool {
     STRANDED.load(Ordering::Relaxed) > 0
 }
@@ -80,7 +80,8 @@ impl Mark {
         })
     }
 
-    /// Returns the user data of the mark's request: a program would have to look for this number to use it, too.
+    /// Returns the user data of the mark's request: an address of this process, so that a program uses the same number
+    /// only on purpose.
     pub fn user_data(&self) -> u64 {
         core::ptr::from_ref(self) as u64
     }
@@ -279,7 +280,7 @@ mod tests {
     use linux_raw_sys::io_uring::io_uring_op;
 
     std::thread_local! {
-        /// How many calls of this thread are refused, and with which error.
+        /// The number of calls of this thread that are still refused, and the error.
         static REFUSALS: Cell<(u32, Errno)> = const { Cell::new((0, Errno::EAGAIN)) };
     }
 

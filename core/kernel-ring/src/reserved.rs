@@ -11,8 +11,8 @@
 //!   chain's watcher, an epoll set --------' reports the keeper as readable, as long as there is one
 //! ```
 //!
-//! Kernels before 6.13 may free a replaced keeper late. So no watcher is used twice: a keeper that it still watches would
-//! count for the next chain.
+//! Kernels before 6.13 may free a replaced keeper late. So no watcher is used twice: a keeper of an earlier chain that it
+//! still watches would be taken for the keeper of the next chain.
 
 use crate::files::SLOTS;
 use anyring_engine::abi::Errno;
@@ -55,7 +55,7 @@ impl Reserved {
 
     /// Reserves a slot of the companion for a chain whose file will be moved into the program's slot `own`. `put` gets
     /// the keeper's descriptor, and installs the keeper in that slot; if it returns false, nothing is reserved.
-    pub fn begin(&mut self, own: u32, put: impl FnOnce(Fd) -> bool) -> Option<u32> {
+    pub fn reserve(&mut self, own: u32, put: impl FnOnce(Fd) -> bool) -> Option<u32> {
         let slot = self.of.iter().position(Option::is_none)?;
         let [keeper, watcher] = [os::epoll_create().ok()?, os::epoll_create().ok()?].map(OwnedFd::new);
         os::epoll_ctl(keeper.fd(), EPOLL_CTL_ADD, self.readable.fd(), EPOLLIN, 0).ok()?;
@@ -68,7 +68,7 @@ impl Reserved {
     }
 
     /// Ends the reservation of this slot of the companion, and returns it.
-    pub fn take(&mut self, slot: u32) -> Option<Reservation> {
+    pub fn remove(&mut self, slot: u32) -> Option<Reservation> {
         self.of[slot as usize].take()
     }
 }
@@ -85,18 +85,19 @@ mod tests {
             keepers.push(OwnedFd::new(os::duplicate(keeper).unwrap()));
             true
         };
-        let slots: alloc::vec::Vec<_> = (0..SLOTS).map(|own| reserved.begin(own + 100, &mut keep)).collect();
+        let slots: alloc::vec::Vec<_> =
+            (0..SLOTS).map(|own| reserved.reserve(own + 100, &mut keep)).collect();
         assert!(slots.iter().copied().eq((0..SLOTS).map(Some)));
-        assert_eq!(reserved.begin(1, &mut keep), None);
+        assert_eq!(reserved.reserve(1, &mut keep), None);
         drop(keepers.remove(5));
         for slot in 0..SLOTS {
-            let own = reserved.take(slot).unwrap().kept();
+            let own = reserved.remove(slot).unwrap().kept();
             assert_eq!(own, (slot != 5).then_some(slot + 100));
         }
         // Keepers of earlier chains still exist, and must not count.
-        assert_eq!(reserved.begin(7, |_| true), Some(0));
-        assert_eq!(reserved.take(0).unwrap().kept(), None);
-        assert_eq!(reserved.begin(7, |_| false), None);
-        assert!(reserved.take(0).is_none());
+        assert_eq!(reserved.reserve(7, |_| true), Some(0));
+        assert_eq!(reserved.remove(0).unwrap().kept(), None);
+        assert_eq!(reserved.reserve(7, |_| false), None);
+        assert!(reserved.remove(0).is_none());
     }
 }
