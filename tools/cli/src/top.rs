@@ -10,7 +10,7 @@ use anyring_top::top::Machine;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-/// Shows the table until it is ended.
+/// Shows the table until the user ends the command.
 pub fn top(arguments: &Top) -> ExitCode {
     let process = match arguments.process.map(visible).transpose() {
         Ok(process) => process,
@@ -32,7 +32,7 @@ pub fn top(arguments: &Top) -> ExitCode {
     }
 }
 
-/// The process of this number, if its descriptors may be listed.
+/// Opens the process with this number, if its descriptors may be listed.
 fn visible(process: u32) -> Result<Process, Refusal> {
     let process = Process::open(process)?;
     process.descriptors()?;
@@ -40,10 +40,10 @@ fn visible(process: u32) -> Result<Process, Refusal> {
 }
 
 fn print(mut machine: Machine, arguments: &Top) -> ExitCode {
-    // What happened before the first look is not of this interval.
+    // The events before the first look do not belong to the interval.
     machine.search();
     machine.look();
-    machine.tell();
+    machine.next_table();
     loop {
         let mut table = anyring_top::sample(&mut machine, arguments.delay);
         table::sort(&mut table.rings, FIRST_ORDER);

@@ -1,4 +1,4 @@
-//! The counters of a kernel's ring as `/proc/PID/fdinfo` shows them: all that there is to see where the memory cannot be mapped.
+//! The counters of a kernel's ring in `/proc/PID/fdinfo`: the only source if the ring's memory cannot be mapped.
 
 use std::fs;
 use std::io;
@@ -11,13 +11,13 @@ use crate::geometry::Counters;
 pub enum Shown {
     /// The ring's counters.
     Counters(Counters),
-    /// No counters, for the ring is busy.
+    /// No counters, because the ring is busy.
     Busy,
-    /// The counters of another ring, or another file.
+    /// The counters of another ring, or the contents for another kind of file.
     Other,
 }
 
-/// Reads what is shown at the descriptor of a ring.
+/// Reads the file in `/proc/PID/fdinfo` of a ring's descriptor.
 ///
 /// # Errors
 /// The errors of reading `/proc/PID/fdinfo/FD`: the descriptor is gone, or the caller may not read it.
@@ -27,7 +27,7 @@ pub fn read(found: &Found) -> io::Result<Shown> {
 }
 
 fn shown(text: &str, inode: u64) -> Shown {
-    // Before Linux 5.14 the inode is not shown.
+    // Before Linux 5.14, the file does not contain the inode.
     let is_other = value(text, "ino").is_some_and(|shown| shown != inode);
     match parse(text) {
         _ if is_other => Shown::Other,
@@ -66,13 +66,13 @@ mod tests {
             CqMask:\t0xf\nCqHead:\t3\nCqTail:\t9\nCachedCqTail:\t9\n";
         let counters = parse(text).unwrap();
         assert_eq!((counters.sq_ready(), counters.cq_ready()), (1, 6));
-        // The number of lost CQEs is not shown.
+        // The file does not contain the number of lost CQEs.
         assert_eq!((counters.overflow, counters.in_flight()), (None, None));
         assert_eq!((counters.sq_entries, counters.cq_entries), (8, 16));
-        // A ring whose lock is held shows nothing.
+        // The file of a ring whose lock is held has no counters.
         assert_eq!(shown("pos:\t0\n", 1), Shown::Busy);
         assert_eq!(shown(text, 15162), Shown::Counters(counters));
-        // The program has put another ring at the number.
+        // The program has replaced the ring at this descriptor by another one.
         assert_eq!(shown(text, 15163), Shown::Other);
     }
 }

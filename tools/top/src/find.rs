@@ -1,7 +1,7 @@
 //! Finds the rings of processes by their descriptors.
 //!
-//! A ring of the kernel is `anon_inode:[io_uring]` in `/proc/PID/fd`; one of the user engine is a file in memory whose name is
-//! `[io_uring]`. Rings without a descriptor are not found: those that a program knows by a registered number alone.
+//! A ring of the kernel is `anon_inode:[io_uring]` in `/proc/PID/fd`; a ring of the user engine is a memory file whose name is
+//! `[io_uring]`. Rings without a descriptor, which a program knows only by a registered number, are not found.
 
 use std::fs;
 use std::io;
@@ -20,7 +20,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Its word, as options of `anyring` have it.
+    /// Returns the engine's word in options of `anyring`.
     pub fn word(self) -> &'static str {
         match self {
             Engine::Kernel => "kernel",
@@ -28,7 +28,7 @@ impl Engine {
         }
     }
 
-    /// The engine behind a descriptor that leads here.
+    /// Returns the engine of the ring behind a descriptor's link with this target.
     pub(crate) fn of(target: &str) -> Option<Engine> {
         match target {
             "anon_inode:[io_uring]" => Some(Engine::Kernel),
@@ -38,21 +38,21 @@ impl Engine {
     }
 }
 
-/// The identity of a ring, which tells it from every other.
+/// The identity of a ring, which no other ring has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     engine: Engine,
     inode: u64,
-    /// The process and its descriptor, where the kernel gives all rings one inode (before Linux 5.16).
+    /// The process and the descriptor, if the kernel gives all rings one inode (before Linux 5.16).
     place: Option<(u32, RawFd)>,
 }
 
 /// A descriptor of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The process that has it.
+    /// The process that has the descriptor.
     pub process: u32,
-    /// Its number there.
+    /// The descriptor's number in the process.
     pub fd: RawFd,
     /// The engine of the ring.
     pub engine: Engine,
@@ -63,7 +63,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// The identity of its ring, if `shared` is the inode that anonymous files share.
+    /// Returns the identity of the ring. `shared` is the inode that anonymous files share.
     pub fn identity(&self, shared: u64) -> Identity {
         let is_shared = self.engine == Engine::Kernel && self.inode == shared;
         let place = is_shared.then_some((self.process, self.fd));
@@ -71,7 +71,7 @@ impl Found {
     }
 }
 
-/// The descriptors of rings that a process has.
+/// Returns the descriptors of rings in a process.
 ///
 /// # Errors
 /// The errors of listing `/proc/PID/fd`: the process is another user's, or there is no such process.
@@ -87,7 +87,7 @@ pub fn at(process: u32, fd: RawFd) -> Option<Found> {
     Some(Found { process, fd, engine, inode: file.ino(), device: file.dev() })
 }
 
-/// All descriptors of rings, and how many processes the caller may not look at.
+/// Returns all descriptors of rings, and the number of processes that the caller may not look at.
 pub fn everywhere() -> (Vec<Found>, usize) {
     let (mut found, mut denied) = (Vec::new(), 0);
     for process in process::all() {
@@ -102,7 +102,7 @@ pub fn everywhere() -> (Vec<Found>, usize) {
     (found, denied)
 }
 
-/// The inode that anonymous files share; a ring of the kernel has it before Linux 5.16.
+/// Returns the inode that anonymous files share; before Linux 5.16, the kernel's rings have it, too.
 pub fn shared_inode() -> u64 {
     // SAFETY: an eventfd, which is closed again.
     unsafe {

@@ -1,11 +1,11 @@
 //! Finds out what has happened in the queues of a ring since the last look.
 //!
-//! Entries stay in the memory of a queue when they are taken, until others come to their places. So a look sees what was
-//! taken and posted since the last one, as far as a queue reaches back; the heads and tails say how much more there was.
+//! Entries stay in the memory of a queue after they are taken, until others replace them. So a look sees the entries that were taken
+//! and posted since the last look, as far as the queue reaches back; heads and tails give the number of the older ones.
 //!
-//! An entry may be written over a little before the tail says so: a program fills several places of the submission queue before it
-//! moves the tail, the kernel those of the completion queue. A quarter of a queue is left for that, except in the smallest ones: there
-//! an entry may be taken for that of the request after it.
+//! An entry may be overwritten shortly before the tail shows it: a program fills several places of the submission queue before it
+//! moves the tail, and so does the kernel in the completion queue. So the oldest quarter of a queue is not used, except in the
+//! smallest queues: there, an entry may be taken for that of a later request.
 
 use anyring_engine::abi::{IORING_CQE_F_32, IORING_CQE_F_SKIP, Sqe};
 use anyring_engine::ops;
@@ -13,43 +13,43 @@ use anyring_engine::queue::Cqe;
 
 use crate::geometry::{Counters, Memory};
 
-/// Queues of fewer entries are looked at whole.
+/// All entries of a queue with fewer than this number are used.
 const SMALLEST: u32 = 4;
 
 /// A request that was taken from the submission queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// Its position in the queue, which counts entries from 0 and wraps.
+    /// The position in the queue, which counts entries from 0 and wraps.
     pub position: u32,
-    /// The entry.
+    /// The request's SQE.
     pub sqe: Sqe,
 }
 
 /// A completion that was posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Posted {
-    /// Its position in the queue, which counts entries from 0 and wraps.
+    /// The position in the queue, which counts entries from 0 and wraps.
     pub position: u32,
-    /// The entry.
+    /// The CQE.
     pub cqe: Cqe,
     /// The number of CQEs that wait to be reaped, up to this one; 0 if the program has reaped it.
     pub ready: u32,
 }
 
-/// The result of a look.
+/// The changes that a look has found.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     /// The state of the queues.
     pub counters: Counters,
-    /// At the first look, requests of before, in order, as far as the queue reaches back.
+    /// At the first look, the requests that were taken before, in order, as far as the queue reaches back.
     pub earlier: Vec<Taken>,
     /// Requests that were taken from the submission queue since the last look, in order.
     pub taken: Vec<Taken>,
-    /// Requests that wait to be taken; they may have been taken, if that is not said yet.
+    /// Requests that wait to be taken. They may have been taken already, if the head was not moved yet.
     pub waiting: Vec<Taken>,
     /// Completions, in order.
     pub posted: Vec<Posted>,
-    /// Completions take two places, or fill one that nobody uses.
+    /// The queue has CQEs that take two places, or CQEs that only fill a place.
     pub has_large_cqes: bool,
     /// The number of SQEs that were taken.
     pub submissions: u32,
@@ -74,12 +74,12 @@ impl Follower {
         Follower { taken: counters.sq_head, found: counters.cq_tail }
     }
 
-    /// Makes a follower that has seen nothing of a ring, which was made a moment ago.
+    /// Makes a follower for a ring that was made a moment ago, so that all of its events are new.
     pub fn from_beginning() -> Follower {
         Follower { taken: 0, found: 0 }
     }
 
-    /// Looks at counters alone: everything is passed by.
+    /// Looks at counters only, so that all requests and completions count as missed.
     pub fn count(&mut self, counters: Counters) -> Changes {
         let (submissions, completions) = self.advance(&counters);
         Changes {
@@ -100,7 +100,7 @@ impl Follower {
         let taken = copy_taken(memory, &counters, submissions);
         let waiting = copy_entries(memory, counters.sq_tail, counters.sq_ready());
         let posted = copy_posted(memory, &counters, completions);
-        // Looked at once more: others may have come to the places that were copied.
+        // The counters are read again: the copied entries may have been overwritten meanwhile.
         let after = memory.counters();
         let reach = intact(counters.sq_entries);
         changes.taken =
@@ -124,7 +124,8 @@ impl Follower {
         changes
     }
 
-    /// Moves on to these counts; how many entries were taken and posted. What moves backwards is not the ring's word.
+    /// Advances to these counters. Returns the numbers of entries that were taken and posted; 0 for a counter that
+    /// moved backwards, because the kernel and the engine never do that.
     fn advance(&mut self, counters: &Counters) -> (u32, u32) {
         let forward =
             |from: u32, to: u32| Some(to.wrapping_sub(from)).filter(|&count| count <= i32::MAX as u32);
@@ -135,7 +136,7 @@ impl Follower {
     }
 }
 
-/// Requests that were taken before, as far as the queue reaches back.
+/// Returns the requests that were taken so far, as far as the queue reaches back.
 pub fn earlier(memory: &Memory) -> Vec<Taken> {
     let counters = memory.counters();
     copy_taken(memory, &counters, counters.sq_head.min(counters.sq_entries))
@@ -150,14 +151,15 @@ fn is_before(position: u32, other: u32) -> bool {
     other.wrapping_sub(position).wrapping_sub(1) < i32::MAX as u32
 }
 
-/// The newest of so many requests that were taken, as far back as the queue reaches, and as their entries are still theirs.
+/// Returns the newest `submissions` requests that were taken, as far as the queue reaches back and later requests have not
+/// used their entries.
 fn copy_taken(memory: &Memory, counters: &Counters, submissions: u32) -> Vec<Taken> {
     let waiting = counters.sq_tail.wrapping_sub(counters.sq_head);
     let wanted = submissions.min(intact(counters.sq_entries).saturating_sub(waiting));
     copy_entries(memory, counters.sq_head, own_entries(memory, counters, wanted))
 }
 
-/// So many entries before a position.
+/// Returns the requests in the `left` positions before `end`.
 fn copy_entries(memory: &Memory, end: u32, mut left: u32) -> Vec<Taken> {
     let mut copied = Vec::with_capacity(left as usize);
     while left > 0 {
@@ -185,7 +187,7 @@ fn own_entries(memory: &Memory, counters: &Counters, wanted: u32) -> u32 {
     (own.count() as u32).saturating_sub(waiting)
 }
 
-/// The newest of so many completions that were posted, with their positions; `None` for those that only fill a place.
+/// Returns the newest `completions` completions with their positions; `None` for CQEs that only fill a place.
 fn copy_posted(memory: &Memory, counters: &Counters, completions: u32) -> Vec<(u32, Option<Posted>)> {
     let mut left = completions.min(counters.cq_entries);
     let mut copied = Vec::with_capacity(left as usize);

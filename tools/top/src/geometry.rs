@@ -1,8 +1,8 @@
 //! The layout of a ring's memory.
 //!
-//! Programs learn the layout from `io_uring_setup`; a later observer has the memory alone. The words lie in one of two orders, and
-//! some of them are sizes. The contents of the memory show the rest: whether entries are of double size, and whether the
-//! submission queue has an array of indices, which programs fill with each index in its place.
+//! Programs get the layout from `io_uring_setup`; a later observer has only the memory. The words lie in one of two orders, and
+//! some of them are sizes. The contents of the memory show the rest: whether entries have double size, and whether the submission
+//! queue has an array of indices, in which most programs store each place's own index.
 
 use linux_raw_sys::io_uring::{IORING_OFF_SQ_RING, IORING_OFF_SQES, IORING_SQ_CQ_OVERFLOW};
 use std::io;
@@ -44,7 +44,7 @@ const CLOSE: Words = Words {
     cqes: 64,
 };
 
-/// Heads and tails on cache lines of their own: the user engine, and older kernels.
+/// The offsets in the user engine and in older kernels: heads and tails have cache lines of their own.
 const APART: Words = Words {
     sq_head: 0,
     sq_tail: 64,
@@ -62,15 +62,15 @@ const APART: Words = Words {
 
 const LINE: usize = 64;
 const PAGE: usize = 4096;
-/// Bytes of entries of the ordinary size.
+/// The sizes of ordinary entries in bytes.
 const SQE: usize = 64;
 const CQE: usize = 16;
 const INDEX: usize = size_of::<u32>();
-/// The most entries that the kernel gives.
+/// The maximum numbers of entries in rings of the kernel.
 const MOST_SQ_ENTRIES: u32 = 1 << 15;
 const MOST_CQ_ENTRIES: u32 = 1 << 16;
 
-/// Sizes and places of a ring's memory.
+/// The sizes and offsets in a ring's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     words: Words,
@@ -79,7 +79,7 @@ pub struct Geometry {
     cqe_bytes: usize,
     sqe_bytes: usize,
     array: Option<usize>,
-    /// The tail of the submission queue by which that was found out.
+    /// The submission queue's tail when the geometry was found out.
     guessed_at: u32,
 }
 
@@ -94,9 +94,9 @@ pub struct Counters {
     pub cq_head: u32,
     /// The number of CQEs that were posted.
     pub cq_tail: u32,
-    /// SQEs that were taken and named no entry.
+    /// The number of SQEs that were taken and named no entry.
     pub dropped: u32,
-    /// CQEs that found no room and were lost; `None` where that cannot be seen.
+    /// The number of CQEs that found no room and were lost; `None` if that cannot be seen.
     pub overflow: Option<u32>,
     /// `IORING_SQ_*`.
     pub sq_flags: u32,
@@ -107,12 +107,12 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// SQEs that wait to be taken.
+    /// Returns the number of SQEs that wait to be taken.
     pub fn sq_ready(&self) -> u32 {
         self.sq_tail.wrapping_sub(self.sq_head).min(self.sq_entries)
     }
 
-    /// CQEs that wait to be reaped.
+    /// Returns the number of CQEs that wait to be reaped.
     pub fn cq_ready(&self) -> u32 {
         self.cq_tail.wrapping_sub(self.cq_head).min(self.cq_entries)
     }
@@ -123,8 +123,8 @@ impl Counters {
         self.surplus()?.try_into().ok()
     }
 
-    /// Requests in flight, as [`Counters::in_flight`] has it; none if the queue's head lags behind: the user engine may post completions
-    /// before it says that their requests were taken.
+    /// Returns [`Counters::in_flight`], or 0 if more completions were posted than requests were taken: the user engine may post a
+    /// completion before it moves the queue's head past the request.
     pub fn about_in_flight(&self) -> Option<u32> {
         let surplus = self.surplus()?;
         (i64::from(surplus) >= -i64::from(self.sq_entries)).then_some(surplus.max(0) as u32)
@@ -145,7 +145,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Maps the memory of the ring of an engine behind `fd`, which had this geometry at the last look.
+    /// Maps the memory of a ring, whose geometry at the last look was `known`.
     ///
     /// # Errors
     /// The errors of `mmap`: `EINVAL` if the ring is in pages of the program (`IORING_SETUP_NO_MMAP`); and
@@ -159,14 +159,14 @@ impl Memory {
         Memory::find_out(fd, engine)
     }
 
-    /// Maps memory of this geometry; `None` where it has another one now.
+    /// Maps memory of this geometry; `None` if the geometry has changed.
     fn as_before(fd: BorrowedFd<'_>, known: &Geometry) -> io::Result<Option<Memory>> {
         let Geometry { words, sq_entries, cq_entries, sqe_bytes, array, .. } = *known;
         let rings_length = array.unwrap_or(0) + sq_entries as usize * INDEX;
         let sqes_length = sq_entries as usize * sqe_bytes;
         let mut rings = View::new(fd, IORING_OFF_SQ_RING.into(), whole_pages(rings_length))?;
         let mut sqes = View::new(fd, IORING_OFF_SQES.into(), whole_pages(sqes_length))?;
-        // Before the words are looked for, which the program may have overwritten.
+        // This check comes before any search for the words, which the program may have overwritten.
         let is_same = rings.reaches(PAGE)
             && rings.reaches(rings_length)
             && sqes.reaches(sqes_length)
@@ -175,7 +175,7 @@ impl Memory {
         Ok(is_same.then_some(Memory { rings, sqes, geometry: *known }))
     }
 
-    /// Maps the memory, and finds out where what lies in it.
+    /// Maps the memory, and finds out its geometry.
     fn find_out(fd: BorrowedFd<'_>, engine: Engine) -> io::Result<Memory> {
         let no_ring = || io::Error::new(io::ErrorKind::InvalidData, "its memory is not laid out as a ring's");
         let mut first = View::new(fd, IORING_OFF_SQ_RING.into(), PAGE)?;
@@ -185,7 +185,7 @@ impl Memory {
         let (words, sq_entries, cq_entries) = Words::found(&first).ok_or_else(no_ring)?;
         let sqe_bytes = SQE * sq_entries as usize;
         let cqes_end = words.cqes + CQE * cq_entries as usize;
-        // Entries of double size and the array may be there or not: some kernels map no more than there is.
+        // The memory may have entries of double size, and an array. Some kernels map no more memory than there is.
         let arrays = words.array_places(engine, cq_entries);
         let [ordinary, double] = arrays.map(|array| array + sq_entries as usize * INDEX);
         let mut rings = longest(fd, IORING_OFF_SQ_RING, &[double, ordinary, cqes_end])?;
@@ -202,12 +202,13 @@ impl Memory {
         Ok(Memory { rings, sqes, geometry })
     }
 
-    /// Sizes and places.
+    /// Returns the geometry of the memory.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// The state of both queues; completions are looked at first, for what they are about was taken before.
+    /// Returns the state of both queues. The completion queue is read first, because the requests of its completions
+    /// were taken before.
     pub fn counters(&self) -> Counters {
         let Geometry { words, sq_entries, cq_entries, .. } = self.geometry;
         let word = |offset| self.rings.word(offset);
@@ -226,12 +227,12 @@ impl Memory {
         }
     }
 
-    /// The SQE at a position of the queue; `None` where the program names none.
+    /// Returns the SQE at a position of the queue; `None` if the program names no entry there.
     pub fn sqe(&self, position: u32) -> Option<[u64; 8]> {
         Some(self.sqes.words(self.index(position)? as usize * self.geometry.sqe_bytes))
     }
 
-    /// Which entry is meant at a position of the submission queue.
+    /// Returns the index of the entry at a position of the submission queue.
     pub fn index(&self, position: u32) -> Option<u32> {
         let Geometry { sq_entries, array, .. } = self.geometry;
         let place = position & (sq_entries - 1);
@@ -239,7 +240,7 @@ impl Memory {
         (index < sq_entries).then_some(index)
     }
 
-    /// The words of the CQE at a position: user data, then result and flags.
+    /// Returns the words of the CQE at a position: the user data, then the result and the flags.
     pub fn cqe(&self, position: u32) -> [u64; 2] {
         let Geometry { words, cq_entries, cqe_bytes, .. } = self.geometry;
         let place = (position & (cq_entries - 1)) as usize;
@@ -247,7 +248,7 @@ impl Memory {
     }
 }
 
-/// The longest mapping of these lengths that can be had.
+/// Maps the longest of these lengths that can be mapped.
 fn longest(fd: BorrowedFd<'_>, offset: u32, lengths: &[usize]) -> io::Result<View> {
     let mut result = Err(io::Error::from_raw_os_error(libc::EINVAL));
     for length in lengths {
@@ -268,14 +269,15 @@ impl Words {
     fn array_places(&self, engine: Engine, cq_entries: u32) -> [usize; 2] {
         let cqes = cq_entries as usize * CQE;
         let double = match engine {
-            // The kernel doubles what lies before the CQEs, too.
+            // The kernel doubles the part before the CQEs, too.
             Engine::Kernel => 2 * (self.cqes + cqes),
             Engine::User => self.cqes + 2 * cqes,
         };
         [self.cqes + cqes, double].map(|end| end.next_multiple_of(LINE))
     }
 
-    /// The order in which the words lie here, and the sizes that they say; `None` where there is no ring's memory.
+    /// Finds the order in which the words lie, and returns it with the sizes of both queues; `None` if this is not a
+    /// ring's memory.
     fn found(view: &View) -> Option<(Words, u32, u32)> {
         let sizes = |words: &Words| {
             let size = |entries, mask, most| {
@@ -301,12 +303,13 @@ impl Geometry {
         self.cq_entries
     }
 
-    /// True if an array says which entry is meant at a position.
+    /// True if an array maps positions to entries.
     pub fn has_array(&self) -> bool {
         self.array.is_some()
     }
 
-    /// True if nothing more can be found out, now that the tail of the submission queue is here: not before all places were used.
+    /// True if the geometry is still up to date when the submission queue has this tail. It can still change until all places
+    /// were used.
     fn stands(&self, sq_tail: u32) -> bool {
         self.guessed_at >= self.sq_entries || self.guessed_at == sq_tail
     }
@@ -354,11 +357,11 @@ fn likelihood_of_array(rings: &mut View, offset: usize, entries: u32) -> usize {
     if !indices().all(|(_, index)| index < entries) || indices().all(|(_, index)| index == 0) {
         return 0;
     }
-    // Most programs let each place stand for its own index.
+    // In the arrays of most programs, each place has its own index.
     1 + indices().filter(|(place, index)| place == index).count()
 }
 
-/// True if there are bytes other than zero.
+/// True if there are bytes other than zero in this part.
 fn has_contents(view: &mut View, offset: usize, length: usize) -> bool {
     view.reaches(offset + length)
         && (offset..offset + length).step_by(size_of::<u64>()).any(|at| view.words::<1>(at) != [0])
@@ -379,10 +382,10 @@ mod tests {
         };
         let both = |counters: Counters| (counters.in_flight(), counters.about_in_flight());
         assert_eq!(both(counters(10, 7, Some(0))), (Some(3), Some(3)));
-        // Two of the three were lost.
+        // Two of the three completions were lost.
         assert_eq!(both(counters(10, 7, Some(2))), (Some(1), Some(1)));
         assert_eq!(both(counters(10, 7, None)), (None, None));
-        // The head lags behind.
+        // More completions were posted than requests were taken.
         assert_eq!(both(counters(7, 10, Some(0))), (None, Some(0)));
         assert_eq!(both(counters(7, 16, Some(0))), (None, None));
         let keeps = Counters { sq_flags: IORING_SQ_CQ_OVERFLOW, ..counters(10, 7, Some(0)) };

@@ -1,5 +1,5 @@
-//! Requests that do not have one completion each, in one place of each queue: of a ring with such, the counters do not say how many
-//! are in flight.
+//! Requests that do not have exactly one completion, or take more than one place in a queue. If a ring has such requests, its
+//! counters do not give the number of requests in flight.
 
 use anyring_engine::abi::{IOSQE_CQE_SKIP_SUCCESS, Sqe};
 use anyring_engine::ops;
@@ -13,7 +13,7 @@ use crate::follow::Changes;
 
 const CMD_MULTISHOT: u32 = 1 << 1;
 
-/// True if a look has seen a request or a completion of that kind.
+/// True if a look has seen such a request, or a completion of one.
 pub fn is_seen_in(changes: &Changes) -> bool {
     let several = IORING_CQE_F_MORE | IORING_CQE_F_NOTIF;
     let mut requests = changes.taken.iter().chain(&changes.earlier);
@@ -22,7 +22,7 @@ pub fn is_seen_in(changes: &Changes) -> bool {
         || requests.any(|taken| is_irregular(&taken.sqe))
 }
 
-/// True if a request may have no completion or several ones, or takes two places of its queue.
+/// True if a request may have no completion or several ones, or takes two places of the submission queue.
 fn is_irregular(sqe: &Sqe) -> bool {
     let op = ops::lookup(sqe.opcode);
     u32::from(sqe.flags) & IOSQE_CQE_SKIP_SUCCESS != 0
@@ -52,7 +52,7 @@ mod tests {
         is_seen_in(&Changes { taken: vec![Taken { position: 0, sqe }], ..Changes::default() })
     }
 
-    /// The request says so, before it has completed once.
+    /// The request alone shows that it has several completions, even before the first one.
     #[test]
     fn requests_with_several_completions_are_known_by_themselves() {
         let of = |code: Code| Sqe { opcode: code as u8, ..Sqe::EMPTY };

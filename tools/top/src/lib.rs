@@ -1,10 +1,10 @@
-//! The io_uring rings of running processes, watched from outside: nothing is put into a process, none is stopped.
+//! The io_uring rings of running processes, watched from outside: nothing is injected into a process, and no process is stopped.
 //!
-//! [`find`] finds rings by the descriptors of processes. A [`ring::Ring`] is looked at now and then: its memory is mapped to be read for
-//! some microseconds, and what happened in its queues since the last look is copied ([`follow`]). What passed by between two
-//! looks is known by its number, for heads and tails of queues count everything.
+//! [`find`] finds rings by the descriptors of processes. A [`ring::Ring`] is looked at periodically: its memory is mapped read-only for
+//! some microseconds, and the changes in its queues since the last look are copied ([`follow`]). The number of changes that were missed
+//! between two looks is known, because heads and tails of queues count everything.
 //!
-//! [`top`] makes a table of all rings of the machine, [`trace`] the events of one process for `anyring-tracer`.
+//! [`top`] makes a table of all rings of the machine, [`trace`] makes events of one process for `anyring-tracer`.
 
 mod fdinfo;
 pub mod find;
@@ -26,24 +26,25 @@ use std::time::Duration;
 
 /// The shortest time between two looks at all rings.
 const SHORTEST: Duration = Duration::from_millis(2);
-/// The time between two looks is at least so many times as long as a look takes.
+/// The least ratio of the time between two looks to the time that a look takes.
 const REST: u32 = 40;
 /// The least ratio of the time between two looks to the time that a look takes, if single requests are of interest.
 const SHORT_REST: u32 = 15;
 /// The shortest time between two looks, if single requests are of interest.
 const SHORTEST_OF_ALL: Duration = Duration::from_micros(250);
 
-/// Returns the time to wait after a look that has taken so much of the processor's time.
+/// Returns the time to wait after a look that took `took` of processor time.
 fn pause(took: Duration) -> Duration {
     (took * REST).max(SHORTEST)
 }
 
-/// Returns the time to wait after a look that has taken so much of the processor's time, if single requests are of interest.
+/// Returns the time to wait after a look that took `took` of processor time, if single requests are of interest.
 pub fn short_pause(took: Duration) -> Duration {
     (took * SHORT_REST).max(SHORTEST_OF_ALL)
 }
 
-/// The processor's time that this thread has had; it does not count what others did meanwhile, or that somebody did not read on.
+/// Returns the processor time that this thread has used. It does not include the time of other threads, or of waiting for a slow
+/// reader.
 fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: fills a structure of ours.
@@ -51,7 +52,7 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Looks at the rings for an interval, and tells what was seen. Rings that are made in the interval are found at the next one's beginning.
+/// Watches the rings for an interval, and returns the table. Rings that are made during the interval appear in the next one.
 pub fn sample(machine: &mut top::Machine, interval: Duration) -> top::Table {
     let began = std::time::Instant::now();
     machine.search();
@@ -59,7 +60,7 @@ pub fn sample(machine: &mut top::Machine, interval: Duration) -> top::Table {
         let took = machine.look();
         let left = interval.saturating_sub(began.elapsed());
         if left.is_zero() {
-            return machine.tell();
+            return machine.next_table();
         }
         std::thread::sleep(pause(took).min(left));
     }

@@ -1,11 +1,11 @@
-//! Which completions belong to which requests, where some of both passed by unseen.
+//! Assigns completions to requests when a look has missed some of them.
 //!
-//! If nothing was missed, a completion is that of the oldest request with its user data. Otherwise the requests and
-//! completions with some user data are taken to alternate: a program uses it again once its request has completed. Entries of both queues
-//! were seen up to the newest, so a pair is looked for from the end: the newest completion is the newest request's, if it was posted
-//! after that was taken. It was so if nothing is in flight, or if at least as many completions were posted before it as requests were taken
-//! before the request, for each request that was taken has one. Where it cannot be told, nothing is made a pair, and the request is doubtful
-//! from then on: in flight or not.
+//! If nothing was missed, a completion belongs to the oldest request with its user data. Otherwise, this module assumes that requests and
+//! completions with the same user data alternate: a program uses the user data again once its request has completed. The newest entries of
+//! both queues were seen, so pairs are searched from the newest back. The newest completion belongs to the newest request if it was posted
+//! after that request was taken. This is so if nothing is in flight, or if at least as many completions were posted before the completion as
+//! requests were taken before the request, because each request has one completion. If it is not certain, no pair is made, and the request
+//! is *doubtful* from then on: in flight or done.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -15,23 +15,23 @@ use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
 
 use crate::follow::{Changes, Posted, Taken};
 
-/// The result for one look.
+/// The pairs that were found for one look.
 #[derive(Debug, Default)]
 pub struct Pairs {
     /// The request of each completion of the look, in order.
     pub of_posted: Vec<Option<Key>>,
     /// Requests that may have completed unseen.
     pub lost: Vec<Key>,
-    /// Requests of which it is not known whether they are in flight.
+    /// Requests that are in flight or done.
     pub doubtful: Vec<Key>,
 }
 
-/// The requests of earlier looks.
+/// The state of the earlier looks.
 #[derive(Clone, Copy)]
 pub struct Known<'a> {
-    /// All of them.
+    /// The requests that may be in flight.
     pub requests: &'a Requests,
-    /// Requests of which it is not known whether they are in flight: their numbers by their user data.
+    /// Doubtful requests: their numbers by their user data.
     pub doubtful: &'a HashMap<u64, u64>,
 }
 
@@ -43,8 +43,8 @@ struct Bearing {
 }
 
 impl Pairs {
-    /// Pairs for a look that has missed something, or in which the user data of doubtful requests was used again. `serials` are the numbers of the requests that the
-    /// look has found. `is_regular`: each request has one completion, and no two requests in flight have the same user data.
+    /// Finds the pairs of a look that has missed something, or in which the user data of doubtful requests was used again. `serials` are the numbers
+    /// of the requests in the look. `is_regular` is true if each request has one completion, and no two requests in flight have the same user data.
     pub fn found(changes: &Changes, known: Known<'_>, serials: &[u64], is_regular: bool) -> Pairs {
         let mut pairs = Pairs { of_posted: vec![None; changes.posted.len()], ..Pairs::default() };
         let first = serials.first().copied().unwrap_or(u64::MAX);
@@ -59,18 +59,19 @@ impl Pairs {
         for (user_data, mut bearing) in all {
             let older: Vec<u64> = known.requests.bearing(user_data).collect();
             pairs.pair_older(user_data, &older, &mut bearing, (changes, known));
-            // A request that is taken this moment may have the newest completion.
+            // The newest completion may belong to a request that is being taken at this moment.
             let is_waiting = waiting.contains(&user_data);
             pairs.pair_new(user_data, serials, bearing, changes, is_regular && !is_waiting);
         }
         if changes.missed_completions > 0 && changes.missed_submissions > 0 {
-            // Completions of unknown requests may bear the user data of known ones.
+            // The completions of requests that were not seen may have the user data of known ones.
             pairs.lose(known.requests.without_cqe(first));
         }
         pairs
     }
 
-    /// Finds the completion of a request of an earlier look, the first one if none was missed.
+    /// Finds the completions of requests of earlier looks. If none was missed, the first completion is that of the
+    /// oldest request.
     fn pair_older(
         &mut self,
         user_data: u64,
@@ -130,7 +131,7 @@ impl Pairs {
     }
 }
 
-/// True if a completion was posted after a request was taken, for certain.
+/// True if a completion was certainly posted after a request was taken.
 fn is_after(posted: &Posted, taken: &Taken, changes: &Changes) -> bool {
     let counters = &changes.counters;
     let before = taken.position.wrapping_sub(counters.dropped);
@@ -146,7 +147,7 @@ mod tests {
     use anyring_engine::observe::trace::Moment;
     use anyring_engine::queue::Cqe;
 
-    /// A look that has found requests and completions with this user data, up to these positions.
+    /// Returns a look that has found requests and completions with this user data, up to these positions.
     fn look(taken: &[u64], sq_head: u32, posted: &[u64], cq_tail: u32) -> Changes {
         let position = |end: u32, count: usize, place: usize| end - (count - place) as u32;
         let taken_at = |(place, &user_data)| Taken {
@@ -168,7 +169,7 @@ mod tests {
         }
     }
 
-    /// The number of the request of each completion, 0 for none; and the requests that are lost.
+    /// Returns the number of the request of each completion, 0 for none; and the requests that are lost.
     fn pairs(changes: &Changes, older: &[(u64, u64)], is_regular: bool) -> (Vec<u64>, Vec<u64>) {
         let mut known = Requests::new();
         for &(user_data, serial) in older {
@@ -185,20 +186,21 @@ mod tests {
 
     #[test]
     fn from_the_newest_one_on() {
-        // No request is in flight: the first completion is that of a request that was not seen.
+        // No request is in flight: the first completion belongs to a request that was not seen.
         let changes = look(&[7, 7, 8], 100, &[7, 7, 7, 8], 100);
         assert_eq!(pairs(&changes, &[], true), (vec![0, 98, 99, 100], vec![]));
-        // More requests than completions: the oldest one's was not seen.
+        // There are more requests than completions: the completion of the oldest request was not seen.
         let changes = look(&[7, 7, 8], 100, &[7, 8], 100);
         assert_eq!(pairs(&changes, &[], true), (vec![99, 100], vec![98]));
     }
 
     #[test]
     fn what_may_be_in_flight_has_no_pair() {
-        // The completion was posted as the 90th, and the request taken as the 100th: it may be that of one before.
+        // The completion was posted as the 90th, and the request was taken as the 100th: the completion may belong to
+        // an earlier request.
         let changes = look(&[7], 100, &[7], 90);
         assert_eq!(pairs(&changes, &[], true), (vec![0], vec![]));
-        // The request was taken as the 88th.
+        // The completion was posted as the 90th, and the request was taken as the 88th.
         let mut changes = look(&[7], 100, &[7], 90);
         changes.taken[0].position = 87;
         assert_eq!(pairs(&changes, &[], true), (vec![88], vec![]));
@@ -211,7 +213,7 @@ mod tests {
         // Submissions and completions were missed: the known requests may be done.
         let mut changes = look(&[8], 100, &[7], 99);
         assert_eq!(pairs(&changes, &older, true), (vec![0], vec![50, 51]));
-        // All requests were seen: there is no other one with this user data.
+        // All requests were seen: no other request has this user data.
         changes.missed_submissions = 0;
         assert_eq!(pairs(&changes, &older, true), (vec![50], vec![]));
         // All completions were seen.
@@ -220,7 +222,8 @@ mod tests {
         assert_eq!(pairs(&changes, &older, true), (vec![50, 100], vec![]));
     }
 
-    /// The queues have the largest size, and a program may fill them as it likes.
+    /// The queues have the largest size, and the requests have different user data or all the same: the time must not
+    /// grow with the square of their number.
     #[test]
     fn many_requests_take_no_time_of_their_square() {
         const MANY: u64 = 1 << 15;
@@ -250,7 +253,7 @@ mod tests {
         };
         let pairs = lossless(look(&[8], 100, &[7], 99));
         assert_eq!((pairs.of_posted, pairs.lost), (vec![Some((7, 50))], vec![]));
-        // The completion may be that of the new one, too.
+        // The completion may belong to the new request, too.
         let pairs = lossless(look(&[7], 100, &[7], 99));
         assert_eq!(
             (pairs.of_posted, pairs.lost, pairs.doubtful),

@@ -1,4 +1,4 @@
-//! A process, as `/proc` shows it, and the descriptors that are taken from it.
+//! A process, as `/proc` shows it, and descriptors that are duplicated from it.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::refusal::{Refusal, Step};
 
-/// A process that cannot be confused with a later one of the same number.
+/// A process, which is not confused with a later one that gets its number.
 #[derive(Debug)]
 pub struct Process {
     id: u32,
@@ -39,7 +39,7 @@ impl Process {
     ///
     /// # Errors
     /// A refusal if the caller may not trace the process, or there is no such descriptor.
-    pub fn take(&self, fd: RawFd) -> Result<OwnedFd, Refusal> {
+    pub fn duplicate(&self, fd: RawFd) -> Result<OwnedFd, Refusal> {
         // SAFETY: the call takes integers.
         let taken = unsafe { libc::syscall(libc::SYS_pidfd_getfd, self.pidfd.as_raw_fd(), fd, 0) };
         if taken < 0 {
@@ -62,7 +62,7 @@ impl Process {
         self.ends_within(Duration::ZERO)
     }
 
-    /// Waits so long; true if the process has ended.
+    /// Waits for `timeout` at most; returns true if the process has ended.
     pub fn ends_within(&self, timeout: Duration) -> bool {
         let mut polled = libc::pollfd { fd: self.pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let timeout = libc::timespec {
@@ -79,15 +79,15 @@ impl Process {
     /// A refusal if the caller lacks the rights.
     pub fn check_rights(&self) -> Result<(), Refusal> {
         const NONE: RawFd = -1;
-        match self.take(NONE) {
+        match self.duplicate(NONE) {
             Err(refusal) if !refusal.is_end() => Err(refusal),
-            // The kernel looks for the rights first.
+            // The kernel checks the rights before the descriptor.
             _ => Ok(()),
         }
     }
 }
 
-/// The numbers of all processes.
+/// Returns the numbers of all processes.
 pub fn all() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut all: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -95,12 +95,12 @@ pub fn all() -> Vec<u32> {
     all
 }
 
-/// True if a process may have descriptors: it has not ended already, and is no thread of the kernel's.
+/// True if a process may have descriptors: it has not ended, and is not a kernel thread.
 pub fn may_have_descriptors(process: u32) -> bool {
     fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|status| is_program(&status))
 }
 
-/// True if a line of `/proc/PID/stat` is that of a program that runs.
+/// True if a line of `/proc/PID/stat` is that of a running program.
 fn is_program(status: &str) -> bool {
     const KERNEL_THREAD: u64 = 0x20_0000;
     let Some((_, behind_name)) = status.rsplit_once(')') else { return false };
@@ -111,12 +111,12 @@ fn is_program(status: &str) -> bool {
     !has_ended && flags.is_some_and(|flags| flags & KERNEL_THREAD == 0)
 }
 
-/// The user that a process belongs to.
+/// Returns the user that a process belongs to.
 pub fn owner(process: u32) -> Option<u32> {
     Some(fs::metadata(format!("/proc/{process}")).ok()?.uid())
 }
 
-/// The name of the program that a process runs, as `ps` shows it.
+/// Returns the name of the program that a process runs, as `ps` shows it.
 pub fn program(process: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
     name.trim_end().chars().map(|symbol| if symbol.is_control() { '?' } else { symbol }).collect()

@@ -25,32 +25,32 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// The refusal of a step by the error of the last system call.
+    /// Returns the refusal of a step by the error of the last system call.
     pub fn last(step: Step, process: u32) -> Refusal {
         Refusal { step, process, error: io::Error::last_os_error() }
     }
 
-    /// The refusal of a step by this error.
+    /// Returns the refusal of a step by this error.
     pub fn new(step: Step, process: u32, error: io::Error) -> Refusal {
         Refusal { step, process, error }
     }
 
-    /// True if the process or the descriptor has gone meanwhile, which is no failure.
+    /// True if the process or the descriptor does not exist any more, which is no failure.
     pub fn is_end(&self) -> bool {
         matches!(self.error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT | libc::EBADF))
     }
 
-    /// True if the caller lacks the right.
+    /// True if the caller lacks a right.
     pub fn is_denied(&self) -> bool {
         matches!(self.error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
     }
 
-    /// True if the file at the descriptor has no ring's memory, or has none yet.
+    /// True if the descriptor's file has no memory of a ring, or does not have it yet.
     pub fn is_no_ring(&self) -> bool {
         self.step == Step::MapMemory && self.error.kind() == io::ErrorKind::InvalidData
     }
 
-    /// The likely cause.
+    /// Returns the likely cause.
     pub fn why(&self) -> String {
         match self.error.raw_os_error() {
             Some(libc::EINVAL | libc::ENOENT) if self.step == Step::OpenProcess => {
@@ -68,7 +68,7 @@ impl Refusal {
         }
     }
 
-    /// Says which of the rights is lacking that the kernel asks for (`PTRACE_MODE_ATTACH_REALCREDS`).
+    /// Returns which of the rights is missing that the kernel requires (`PTRACE_MODE_ATTACH_REALCREDS`).
     fn why_denied(&self) -> String {
         let owner = crate::process::owner(self.process);
         // SAFETY: asks only.
@@ -92,7 +92,7 @@ impl Refusal {
         }
     }
 
-    /// The remedy.
+    /// Returns the remedy.
     pub fn remedy(&self) -> &'static str {
         match self.error.raw_os_error() {
             Some(libc::ESRCH | libc::ENOENT) => "see ps for the processes that there are",

@@ -1,7 +1,7 @@
-//! A ring of another process, looked at now and then.
+//! A ring of another process, looked at periodically.
 //!
-//! For a look the ring's descriptor is duplicated and its memory mapped, and both are given back at once: while they last, the
-//! ring cannot end. So a ring that the program closes in the middle of a look ends some microseconds later, and never later than that.
+//! For each look, the ring's descriptor is duplicated and its memory mapped, and both are released immediately, because the ring
+//! cannot end while they exist. So a ring that the program closes during a look ends only some microseconds later.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -24,16 +24,16 @@ pub enum Access {
     Counters,
 }
 
-/// Since when a ring is watched.
+/// The time from which on a ring is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// The first look; what happened before is not looked for.
+    /// The first look; requests from before it are not looked for.
     FirstLook,
-    /// The beginning of the ring, which was found while its process was watched, and has taken few requests so far.
+    /// The beginning of the ring: the ring was found while its process was watched, and had taken few requests by then.
     Beginning,
 }
 
-/// A ring, and how much of it was seen.
+/// A ring, and the part of its history that was seen.
 #[derive(Debug)]
 pub struct Ring {
     found: Found,
@@ -58,7 +58,7 @@ impl Ring {
         }
     }
 
-    /// Returns the descriptor by which the ring is looked at.
+    /// Returns the descriptor by which the ring is watched.
     pub fn found(&self) -> &Found {
         &self.found
     }
@@ -68,18 +68,18 @@ impl Ring {
         self.access
     }
 
-    /// Sets the descriptor by which the ring is looked at from now on.
+    /// Sets the descriptor by which the ring is watched from now on.
     pub fn found_again(&mut self, found: Found) {
         self.found = found;
     }
 
-    /// Looks at the ring; `None` if it has left its descriptor.
+    /// Looks at the ring; `None` if its descriptor was closed or is another file's now.
     ///
     /// # Errors
     /// A refusal if the caller lacks the rights, and cannot see the counters either.
     pub fn look(&mut self, process: &Process) -> Result<Option<Changes>, Refusal> {
         let _held = StopHeld::hold();
-        let taken = match process.take(self.found.fd) {
+        let taken = match process.duplicate(self.found.fd) {
             Ok(taken) => taken,
             Err(refusal) if refusal.is_end() => return Ok(None),
             Err(refusal) => return self.count(refusal),
@@ -110,7 +110,7 @@ impl Ring {
         }
     }
 
-    /// Looks at the counters, because of a refusal.
+    /// Looks at the counters, because the memory was refused.
     fn count(&mut self, refusal: Refusal) -> Result<Option<Changes>, Refusal> {
         if self.found.engine != Engine::Kernel {
             return Err(refusal);
@@ -129,10 +129,10 @@ impl Ring {
         Ok(Some(self.follower(&counters).count(counters)))
     }
 
-    /// The follower of the ring, which begins at the first look.
+    /// Returns the follower of the ring, which begins at the first look.
     fn follower(&mut self, counters: &Counters) -> &mut Follower {
         if self.follower.is_none() && counters.sq_head > counters.sq_entries {
-            // The ring may be older than its descriptor, which another process may have passed.
+            // The ring may be older than its descriptor, because another process may have sent it.
             self.since = Since::FirstLook;
         }
         let since = self.since;
@@ -143,8 +143,8 @@ impl Ring {
     }
 }
 
-/// True if a descriptor that was taken is one of the ring that was found. The program may have put another file at its number meanwhile:
-/// one that becomes shorter while it is mapped, for instance. Nothing else is called as a ring of the kernel is.
+/// True if the duplicated descriptor is the ring that was found. The program may have replaced the ring by another file meanwhile, for
+/// instance by one that becomes shorter while it is mapped. A ring of the kernel is recognised by its name, which no other file has.
 fn is_of(taken: &OwnedFd, found: &Found) -> bool {
     // SAFETY: fills a structure of ours.
     let (asked, status) = unsafe {

@@ -1,4 +1,4 @@
-//! The table on a terminal, with keys.
+//! The table on a terminal, controlled by keys.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ use crate::table::{self, COLUMNS, Column, FIRST_ORDER};
 use crate::top::{Machine, Row, Table};
 use crate::trace::Watch;
 
-/// The most lines of a ring's requests that are kept.
+/// The maximum number of lines that are kept of a ring's requests.
 const MOST_LINES: usize = 1000;
 
 /// Shows the table until a key ends it.
@@ -27,7 +27,7 @@ const MOST_LINES: usize = 1000;
 /// # Errors
 /// The errors of reading from and writing to the terminal.
 pub fn show(machine: Machine, interval: Duration) -> io::Result<()> {
-    // SIGHUP ends the process at once: a terminal that has hung up has nothing to be left in order, and reading from it never ends.
+    // SIGHUP ends the process immediately: a terminal that has hung up needs no cleaning up, and reading from it would never end.
     signals::catch_end(&[libc::SIGINT, libc::SIGTERM]);
     let mut terminal = ratatui::try_init()?;
     let result = Screen::new(machine, interval).run(&mut terminal);
@@ -48,7 +48,7 @@ struct Screen {
 struct Opened {
     process: u32,
     descriptor: i32,
-    /// The watch, or why there is none.
+    /// The watch of the ring, or the reason why it cannot be watched.
     watch: Result<Watch, String>,
     session: Session,
     lines: Lines,
@@ -56,7 +56,7 @@ struct Opened {
     kept: Option<VecDeque<String>>,
 }
 
-/// Lines that a session prints, the newest ones.
+/// The newest lines that a session has printed.
 #[derive(Clone, Default)]
 struct Lines(Rc<RefCell<VecDeque<String>>>);
 
@@ -86,7 +86,7 @@ impl Opened {
         Opened { process: row.process, descriptor: row.descriptor, watch, session, lines, kept: None }
     }
 
-    /// Looks at the ring; the processor's time that it took.
+    /// Looks at the ring; returns the processor time that the look took.
     fn look(&mut self) -> Duration {
         let Ok(watch) = &mut self.watch else { return Duration::ZERO };
         match watch.look(&mut self.session) {
@@ -112,7 +112,7 @@ impl Screen {
         let mut told = Instant::now();
         loop {
             terminal.draw(|frame| self.draw(frame))?;
-            // At first the table comes soon.
+            // The first table comes soon.
             let interval =
                 if self.table.interval_s == 0.0 { self.interval.min(FIRST) } else { self.interval };
             while told.elapsed() < interval {
@@ -134,7 +134,7 @@ impl Screen {
             }
             told = Instant::now();
             self.machine.search();
-            let table = self.machine.tell();
+            let table = self.machine.next_table();
             if !self.is_paused {
                 self.table = table;
                 table::sort(&mut self.table.rings, self.order);
@@ -142,7 +142,7 @@ impl Screen {
         }
     }
 
-    /// Does what a key asks for; false to end.
+    /// Handles a key; returns false if the program is to end.
     fn answer(&mut self, event: &Event) -> bool {
         let Event::Key(key) = event else { return true };
         if key.kind == KeyEventKind::Release {
@@ -222,14 +222,15 @@ impl Screen {
 /// The longest duration of the first interval.
 const FIRST: Duration = Duration::from_millis(500);
 
-/// The columns that fit into a width, from the left: a number that is cut off would be another number. The last one takes what is left.
+/// Returns the columns that fit into a width, from the left; the last one takes the remaining width. A number is never cut off, because
+/// its part would be a different number.
 fn columns_within(width: u16) -> Vec<&'static Column> {
     const SPACE: u16 = 1;
     const LEAST: u16 = 10;
     let mut left = width;
     let fits = |column: &&Column| {
         let wanted = if column.width == 0 { LEAST } else { column.width + SPACE };
-        // The last one has no space behind it.
+        // No space is needed behind the last column.
         let fits = wanted <= left.saturating_add(SPACE);
         left = left.saturating_sub(wanted);
         fits
@@ -281,7 +282,7 @@ mod tests {
         screen.answer(&Event::Key(KeyEvent::new(code, KeyModifiers::NONE)))
     }
 
-    /// The lines of the screen, without spaces at their ends.
+    /// Returns the lines of the screen, without spaces at their ends.
     fn drawn(screen: &mut Screen) -> Vec<String> {
         drawn_within(screen, 120)
     }
@@ -308,7 +309,7 @@ mod tests {
         assert!(!press(&mut screen, KeyCode::Char('q')));
     }
 
-    /// The process does not exist: the screen says so, and goes back.
+    /// The process does not exist: the screen shows an error, and goes back.
     #[test]
     fn a_ring_is_opened() {
         let mut screen = screen();
@@ -321,7 +322,7 @@ mod tests {
         assert!(!press(&mut screen, KeyCode::Esc));
     }
 
-    /// Digits of a number are shown all, or none of them.
+    /// A column is shown whole or not at all, so that no number is cut off.
     #[test]
     fn columns_that_do_not_fit_are_left_out() {
         for (width, last) in [(60, "COMPL/S"), (80, "CQ"), (105, "LATENCY"), (120, "OPERATIONS")] {

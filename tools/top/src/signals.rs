@@ -1,12 +1,12 @@
-//! Signals that end or stop whoever looks at rings.
+//! Signals that end or stop a process that looks at rings.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static ENDS: AtomicBool = AtomicBool::new(false);
 
-/// Lets these signals, which end a program, be noted ([`has_to_end`]), so that it can put everything in order. The second of a kind ends it
-/// at once; one that is ignored, as under `nohup`, stays ignored.
+/// Catches these signals, which would end the program, so that it can end in an orderly way ([`has_to_end`]). A second signal of the same
+/// kind ends it immediately. An ignored signal, as SIGHUP under `nohup`, stays ignored.
 pub fn catch_end(signals: &[libc::c_int]) {
     extern "C" fn note(_: libc::c_int) {
         ENDS.store(true, Ordering::Relaxed);
@@ -26,18 +26,19 @@ pub fn catch_end(signals: &[libc::c_int]) {
     }
 }
 
-/// True if a signal has come that ends a program.
+/// True if one of the caught signals has come.
 pub fn has_to_end() -> bool {
     ENDS.load(Ordering::Relaxed)
 }
 
-/// A guard that keeps Ctrl-Z from stopping this thread: a ring that the thread has mapped cannot end meanwhile. SIGSTOP cannot be held.
+/// A guard that keeps Ctrl-Z from stopping this thread, because a ring that the thread has mapped cannot end. SIGSTOP cannot be
+/// blocked.
 pub struct StopHeld {
     before: libc::sigset_t,
 }
 
 impl StopHeld {
-    /// Holds the signal from now on.
+    /// Blocks the signal until the guard is dropped.
     pub fn hold() -> StopHeld {
         // SAFETY: sets of ours, which the calls fill.
         unsafe {

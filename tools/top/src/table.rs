@@ -7,19 +7,19 @@ use crate::top::{Row, Table};
 
 /// A column.
 pub struct Column {
-    /// Its head.
+    /// The column's heading.
     pub head: &'static str,
     /// The column's width in characters; 0 for the last column, which takes the remaining width.
     pub width: u16,
-    /// True for numbers, which stand at its right.
+    /// True if the cells are aligned to the right, as numbers are.
     pub is_right: bool,
-    /// The key that sorts by it.
+    /// The key that sorts the rows by this column.
     pub key: Option<char>,
     cell: fn(&Row) -> String,
     order: fn(&Row, &Row) -> Ordering,
 }
 
-/// The largest first; what is not known comes last.
+/// Orders numbers from the largest down; unknown numbers come last.
 fn number(one: Option<f64>, other: Option<f64>) -> Ordering {
     other.unwrap_or(-1.0).total_cmp(&one.unwrap_or(-1.0))
 }
@@ -83,24 +83,24 @@ pub const COLUMNS: [Column; 13] = [
     column!("OPERATIONS", 0, false, None, operations, by_place),
 ];
 
-/// The column that rows are sorted by at first.
+/// The key of the column that rows are sorted by at first.
 pub const FIRST_ORDER: char = 's';
 
 impl Column {
-    /// The cell of a row.
+    /// Returns the column's cell in a row.
     pub fn cell(&self, row: &Row) -> String {
         (self.cell)(row)
     }
 }
 
-/// Sorts rows by the column of a key.
+/// Sorts rows by the column with this key.
 pub fn sort(rows: &mut [Row], key: char) {
     if let Some(column) = COLUMNS.iter().find(|column| column.key == Some(key)) {
         rows.sort_by(|one, other| (column.order)(one, other).then_with(|| by_place(one, other)));
     }
 }
 
-/// The line above the table.
+/// Returns the line above the table.
 pub fn summary(table: &Table) -> String {
     let submissions: f64 = table.rings.iter().filter_map(|row| row.submissions_per_s).sum();
     let mut processes: Vec<u32> = table.rings.iter().map(|row| row.process).collect();
@@ -125,7 +125,7 @@ pub fn summary(table: &Table) -> String {
     line
 }
 
-/// The table as lines of text.
+/// Returns the table as lines of text.
 pub fn text(table: &Table) -> String {
     let mut text = summary(table);
     text.push('\n');
@@ -136,7 +136,7 @@ pub fn text(table: &Table) -> String {
     text
 }
 
-/// The table as an object of JSON.
+/// Returns the table as a JSON object.
 pub fn json(table: &Table) -> String {
     serde_json::to_string(table).expect("numbers, strings and lists of them")
 }
@@ -152,7 +152,7 @@ fn line(text: &mut String, cell: impl Fn(&Column) -> String) {
     text.push('\n');
 }
 
-/// A number of events a second.
+/// Returns a number of events per second as text.
 pub fn rate(per_s: f64) -> String {
     match per_s {
         0.0 => "0".into(),

@@ -1,8 +1,8 @@
-//! All rings of the machine, by process: what `anyring top` shows.
+//! All rings of the machine, by process: the table of `anyring top`.
 //!
 //! Rates come from the counters of the rings, which count everything. Operations and errors come from the entries that were seen;
-//! how many passed by is counted. The average latency is that of Little's law: requests in flight, on the average of all looks,
-//! over completions a second.
+//! the number of entries that were missed is known. The average latency follows from Little's law: the average number of requests
+//! in flight over all looks, divided by the completions per second.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,17 +18,17 @@ use crate::process::{self, Process};
 use crate::refusal::Refusal;
 use crate::ring::{Access, Ring, Since};
 
-/// The time between two searches is at least so many times as long as a search takes.
+/// The least ratio of the time between two searches to the time that a search takes.
 const SEARCH_REST: u32 = 20;
 
-/// All rings, and what was seen of them since they were last told.
+/// All rings, and the events that were seen of them since the last table.
 pub struct Machine {
     shared_inode: u64,
     /// The process whose rings are shown; `None` for all processes.
     only: Option<Process>,
     processes: BTreeMap<u32, Program>,
     rings: BTreeMap<Identity, Watched>,
-    /// Processes that the caller may not look at.
+    /// The number of processes that the caller may not look at.
     denied: usize,
     began: Instant,
     /// The end of the last search for rings, and its duration.
@@ -37,19 +37,19 @@ pub struct Machine {
 
 /// A process with rings.
 struct Program {
-    /// The process, or why it cannot be looked at.
+    /// The process, or the reason why it cannot be looked at.
     process: Result<Process, Refusal>,
     name: String,
     user: u32,
 }
 
-/// A ring, and what was seen of it.
+/// A ring, and the events that were seen of it.
 struct Watched {
     ring: Ring,
     tally: Tally,
     /// The state at the last look.
     counters: Counters,
-    /// Its requests may have several completions, or none.
+    /// True if the ring has requests with several completions, or without any.
     is_irregular: bool,
     /// The last refusal.
     refusal: Option<String>,
@@ -73,10 +73,10 @@ struct Tally {
     operations: BTreeMap<u8, u64>,
 }
 
-/// A ring over an interval; `None` stands for what cannot be seen.
+/// The activity of a ring during an interval; `None` stands for a value that cannot be seen.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Row {
-    /// The process that has it.
+    /// The process that has the ring.
     pub process: u32,
     /// The program of the process.
     pub program: String,
@@ -86,16 +86,16 @@ pub struct Row {
     pub descriptor: i32,
     /// `kernel` or `user`.
     pub engine: &'static str,
-    /// The part of it that can be seen: `memory`, `counters` or `nothing`.
+    /// The part of the ring that can be seen: `memory`, `counters` or `nothing`.
     pub access: &'static str,
     /// The reason why nothing can be seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
-    /// Requests that were taken from the submission queue, a second.
+    /// Requests that were taken from the submission queue, per second.
     pub submissions_per_s: Option<f64>,
-    /// Completions that were posted, a second.
+    /// Completions that were posted, per second.
     pub completions_per_s: Option<f64>,
-    /// Operations of the requests that were seen, most frequent first.
+    /// Operations of the requests that were seen, the most frequent first.
     pub operations: Option<Vec<Operation>>,
     /// Requests in flight at the last look, if the counters say so.
     pub in_flight: Option<u32>,
@@ -103,33 +103,33 @@ pub struct Row {
     pub sq_ready: Option<u32>,
     /// The size of the submission queue.
     pub sq_entries: Option<u32>,
-    /// The part of the looks that found the submission queue full.
+    /// The fraction of the looks that found the submission queue full.
     pub sq_full: Option<f64>,
     /// Completions in the completion queue at the last look.
     pub cq_ready: Option<u32>,
-    /// The most completions that a look found in the completion queue.
+    /// The largest number of completions that a look found in the completion queue.
     pub cq_ready_most: Option<u32>,
     /// The size of the completion queue.
     pub cq_entries: Option<u32>,
     /// Completions that were lost because the completion queue was full.
     pub overflows: Option<u64>,
-    /// Completions wait because the completion queue is full.
+    /// True if completions wait because the completion queue is full.
     pub is_overflowing: Option<bool>,
-    /// Failed requests among the completions that were seen, a second; `None` where none was seen.
+    /// Failed requests among the completions that were seen, per second; `None` if no completion was seen.
     pub errors_per_s: Option<f64>,
     /// The average time from submission to completion.
     pub latency_ns: Option<u64>,
     /// Requests that were taken from the submission queue in the interval.
     pub submissions: Option<u64>,
-    /// Requests that were taken, and passed by unseen.
+    /// Requests that were taken but not seen.
     pub submissions_missed: Option<u64>,
     /// Completions that were posted in the interval.
     pub completions: Option<u64>,
-    /// Completions that were posted, and passed by unseen.
+    /// Completions that were posted but not seen.
     pub completions_missed: Option<u64>,
 }
 
-/// An operation, as far as it was seen.
+/// The requests with one operation.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Operation {
     /// The name of the operation.
@@ -140,19 +140,19 @@ pub struct Operation {
     pub per_s: f64,
 }
 
-/// All rows.
+/// The table of all rings.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Table {
     /// The length of the interval.
     pub interval_s: f64,
-    /// Processes that the caller may not look at.
+    /// The number of processes that the caller may not look at.
     pub processes_denied: usize,
     /// The rings.
     pub rings: Vec<Row>,
 }
 
 impl Machine {
-    /// The rings of the machine, or of one process.
+    /// Returns the state of all processes of the machine, or of one process, before the first look.
     pub fn new(only: Option<Process>) -> Machine {
         Machine {
             shared_inode: find::shared_inode(),
@@ -165,7 +165,8 @@ impl Machine {
         }
     }
 
-    /// Looks for rings that were not there before, and forgets those that have gone; more seldom where there are many descriptors.
+    /// Searches for new rings, and forgets rings that do not exist any more. If there are many descriptors, it searches less
+    /// often.
     pub fn search(&mut self) {
         if self.searched.is_some_and(|(ended, took)| ended.elapsed() < took * SEARCH_REST) {
             return;
@@ -175,7 +176,7 @@ impl Machine {
         self.searched = Some((Instant::now(), began.elapsed()));
     }
 
-    /// True if the process has ended whose rings alone are of interest.
+    /// True if only the rings of one process are shown, and this process has ended.
     pub fn has_ended(&self) -> bool {
         self.only.as_ref().is_some_and(Process::has_ended)
     }
@@ -183,7 +184,7 @@ impl Machine {
     fn search_now(&mut self) {
         let (found, denied) = match &self.only {
             None => find::everywhere(),
-            // Another process may have the number by now.
+            // The number may belong to another process by now.
             Some(process) if process.has_ended() => (Vec::new(), 0),
             Some(process) => match find::in_process(process.id()) {
                 Ok(found) => (found, 0),
@@ -191,7 +192,7 @@ impl Machine {
             },
         };
         self.denied = denied;
-        // A ring that several processes have is shown with the first of them.
+        // A ring that several processes have is shown once, with the first of them.
         let mut there: BTreeMap<Identity, Found> = BTreeMap::new();
         for found in found {
             there.entry(found.identity(self.shared_inode)).or_insert(found);
@@ -222,7 +223,7 @@ impl Machine {
         }
     }
 
-    /// Looks at all rings once; the processor's time that it took.
+    /// Looks at all rings once; returns the processor time that this took.
     pub fn look(&mut self) -> Duration {
         let before = crate::processor_time();
         for watched in self.rings.values_mut() {
@@ -235,14 +236,14 @@ impl Machine {
         crate::processor_time() - before
     }
 
-    /// The table of what was seen since the last table.
-    pub fn tell(&mut self) -> Table {
+    /// Returns the table of the events since the last table.
+    pub fn next_table(&mut self) -> Table {
         let interval_s = self.began.elapsed().as_secs_f64();
         self.began = Instant::now();
         let mut rings = Vec::new();
         for watched in self.rings.values_mut().filter(|watched| watched.is_known()) {
             if let Some(program) = self.processes.get(&watched.ring.found().process) {
-                rings.push(watched.tell(program, interval_s));
+                rings.push(watched.next_row(program, interval_s));
             }
         }
         Table { interval_s, processes_denied: self.denied, rings }
@@ -261,7 +262,7 @@ impl Watched {
         }
     }
 
-    /// True if the ring was looked at, or that was refused, and it is still there.
+    /// True if the ring still exists, and a look at it has succeeded or was refused.
     fn is_known(&self) -> bool {
         !self.is_gone && (self.counters.sq_entries > 0 || self.refusal.is_some())
     }
@@ -280,7 +281,7 @@ impl Watched {
     fn add(&mut self, changes: &Changes) {
         let Changes { counters, taken, posted, .. } = changes;
         self.is_irregular |= irregular::is_seen_in(changes);
-        // The program can write to the word: what moves backwards is not the ring's.
+        // The program can write to the word: a number that moves backwards is not the ring's.
         let steps =
             counters.overflow.zip(self.counters.overflow).map(|(now, before)| now.wrapping_sub(before));
         let lost = steps.filter(|&lost| lost <= i32::MAX as u32).unwrap_or(0);
@@ -308,7 +309,7 @@ impl Watched {
         self.counters.about_in_flight().filter(|_| is_seen && !self.is_irregular)
     }
 
-    fn tell(&mut self, program: &Program, interval_s: f64) -> Row {
+    fn next_row(&mut self, program: &Program, interval_s: f64) -> Row {
         let tally = std::mem::take(&mut self.tally);
         let Found { process, fd, engine, .. } = *self.ring.found();
         let seen = tally.submissions - tally.missed_submissions;
@@ -364,7 +365,8 @@ impl Watched {
 }
 
 impl Tally {
-    /// The average latency by Little's law, where the number of requests in flight was known at each look, and some were seen.
+    /// Returns the average latency by Little's law, if the number of requests in flight was known at each look, and some were
+    /// seen.
     fn latency_ns(&self, interval_s: f64) -> Option<u64> {
         let is_known = self.in_flight_looks == self.looks && self.in_flight > 0 && self.completions > 0;
         let average = self.in_flight as f64 / f64::from(self.looks.max(1));
@@ -389,7 +391,7 @@ mod tests {
         assert_eq!(watched.tally.overflow, 2 + max + max + 1002 + 3);
     }
 
-    /// The counters in `/proc/PID/fdinfo` have no lost completions.
+    /// The counters in `/proc/PID/fdinfo` do not include lost completions.
     #[test]
     fn overflows_are_counted_over_looks_that_do_not_show_them() {
         let found = Found { process: 1, fd: 3, engine: find::Engine::Kernel, inode: 0, device: 0 };
@@ -410,12 +412,12 @@ mod tests {
         let refusal = Refusal::new(crate::refusal::Step::OpenProcess, 1, error);
         machine.processes.insert(1, Program { process: Err(refusal), name: "a".into(), user: 0 });
         machine.look();
-        let rings = machine.tell().rings;
+        let rings = machine.next_table().rings;
         assert_eq!((rings.len(), rings[0].access), (1, "nothing"));
         assert!(rings[0].refusal.as_ref().unwrap().starts_with("cannot open process 1: "), "{rings:?}");
     }
 
-    /// The number may be that of another process by then.
+    /// The process's number may belong to another process by then.
     #[test]
     fn a_process_that_has_ended_has_no_rings() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
@@ -431,7 +433,7 @@ mod tests {
         let program = Program { process: Process::open(std::process::id()), name: "a".into(), user: 0 };
         let mut watched = Watched::new(found);
         watched.refusal = Some("refused".into());
-        let row = serde_json::to_value(watched.tell(&program, 1.0)).unwrap();
+        let row = serde_json::to_value(watched.next_row(&program, 1.0)).unwrap();
         let shown = ["process", "program", "user", "descriptor", "engine", "access", "refusal"];
         for (name, value) in row.as_object().unwrap() {
             assert_eq!(value.is_null(), !shown.contains(&name.as_str()), "{name}: {value}");
@@ -447,11 +449,11 @@ mod tests {
     fn latency_follows_from_requests_in_flight() {
         let tally =
             Tally { looks: 4, in_flight_looks: 4, in_flight: 8, completions: 1000, ..Tally::default() };
-        // Two in flight, a thousand a second: each takes two milliseconds.
+        // With two requests in flight and a thousand completions per second, each request takes two milliseconds.
         assert_eq!(tally.latency_ns(1.0), Some(2_000_000));
         assert_eq!(Tally { in_flight_looks: 3, ..tally.clone() }.latency_ns(1.0), None);
         assert_eq!(Tally { completions: 0, ..tally.clone() }.latency_ns(1.0), None);
-        // All have completed between the looks.
+        // All requests completed between two looks.
         assert_eq!(Tally { in_flight: 0, ..tally }.latency_ns(1.0), None);
     }
 }

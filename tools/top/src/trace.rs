@@ -1,9 +1,9 @@
-//! The rings of one process, told by the events of `anyring-trace`: what `anyring trace -p` shows.
+//! The rings of one process, reported as events of `anyring-trace`: the source of `anyring trace -p`.
 //!
-//! A request is told as submitted at the moment of the look before the one that saw it, and as completed at the moment of the look that
-//! saw that; so its latency is an upper bound. How many submissions and completions no look saw is told once a second. If any
-//! were missed, completions are attributed to requests only as far as that is certain (`pair`); requests whose completion may
-//! be among those that were missed are told as lost (`LostSight`).
+//! A request is reported as submitted at the moment of the look before the one that saw it, and as completed at the moment of the look
+//! that saw the completion; so its latency is an upper bound. The number of submissions and completions that no look saw is reported
+//! once a second. If any were missed, completions are assigned to requests only as far as that is certain (`pair`); requests whose
+//! completion may be among the missed ones are reported as lost (`LostSight`).
 
 mod followed;
 mod teller;
@@ -22,7 +22,8 @@ use crate::ring::{Ring, Since};
 use followed::Followed;
 use teller::Teller;
 
-/// The least time between two searches for rings, absolute and as a multiple of a search's duration. A process may have many descriptors.
+/// The least time between two searches for rings: absolute, and as a multiple of a search's duration, because a process may have many
+/// descriptors.
 const SEARCH_NS: u64 = 100_000_000;
 const SEARCH_REST: u64 = 30;
 /// The time that a process may take to end once its descriptors cannot be listed any more.
@@ -33,9 +34,9 @@ pub struct Watch {
     process: Process,
     teller: Teller,
     rings: Vec<Watched>,
-    /// Rings that cannot be looked at, which was told.
+    /// Rings that cannot be looked at, and were reported.
     refused: Vec<Identity>,
-    /// Files in whose memory there was no ring yet: it may be half made.
+    /// Files in whose memory there was no ring yet: the ring may not be complete.
     unready: Vec<Identity>,
     /// The number of rings that were found.
     count: u32,
@@ -49,23 +50,23 @@ pub struct Watch {
 /// The outcome of a look at a process.
 #[derive(Debug, Default)]
 pub struct Looked {
-    /// Submissions or completions were missed: they came and went between two looks.
+    /// True if submissions or completions were missed, because they came and went between two looks.
     pub has_missed: bool,
-    /// The process has ended.
+    /// True if the process has ended.
     pub has_ended: bool,
-    /// The processor's time that the look took, without the search for rings.
+    /// The processor time that the look took, without the search for rings.
     pub took: Duration,
     /// The reasons why rings that were found cannot be watched.
     pub refusals: Vec<Refusal>,
 }
 
-/// A ring with the requests that are known of it.
+/// A watched ring, with its known requests.
 struct Watched {
     number: u32,
     identity: Identity,
     ring: Ring,
     followed: Followed,
-    /// A look was refused, which was told.
+    /// True if a look was refused and the refusal was reported.
     is_refused: bool,
 }
 
@@ -104,12 +105,12 @@ impl Watch {
         self.count
     }
 
-    /// The process.
+    /// Returns the number of the process.
     pub fn process(&self) -> u32 {
         self.process.id()
     }
 
-    /// Looks at all rings, and tells what is new.
+    /// Looks at all rings, and reports the changes.
     ///
     /// # Errors
     /// A refusal if the caller lacks the rights.
@@ -149,12 +150,12 @@ impl Watch {
         Ok(looked)
     }
 
-    /// Waits so long, or until the process has ended.
+    /// Waits for a time, or until the process has ended.
     pub fn wait(&self, pause: Duration) {
         self.process.ends_within(pause);
     }
 
-    /// Ends the watch: tells how much was missed since that was last told, and the process's end, if `has_ended`.
+    /// Ends the watch. Reports what was missed since the last report and, if `has_ended`, the end of the process.
     pub fn end(&mut self, has_ended: bool, session: &mut Session) {
         for watched in &mut self.rings {
             if has_ended {
@@ -164,18 +165,18 @@ impl Watch {
             }
         }
         if has_ended {
-            self.teller.tell(now_ns(), 0, Kind::Ended, &Ended::default(), None, session);
+            self.teller.report(now_ns(), 0, Kind::Ended, &Ended::default(), None, session);
         }
     }
 
-    /// Looks for rings that are not watched yet; why some cannot be.
+    /// Searches for rings that are not watched yet. Returns the reasons why some cannot be watched.
     fn search(&mut self, session: &mut Session) -> Result<Vec<Refusal>, Refusal> {
         let mut refusals = Vec::new();
         let since = if self.next_search_ns.is_none() { Since::FirstLook } else { Since::Beginning };
         let found = match find::in_process(self.process.id()) {
             Ok(found) => found,
             Err(_) if self.process.has_ended() => return Ok(refusals),
-            // A process that is about to end belongs to root already.
+            // A process that is about to end already belongs to root.
             Err(_) if self.process.check_rights().is_ok() && self.process.ends_within(END) => {
                 return Ok(refusals);
             }
@@ -218,13 +219,13 @@ impl Watch {
     }
 }
 
-/// Returns an error if a ring's `refusal` holds for the whole process. Otherwise its other rings can be looked at.
+/// Returns an error if a ring's `refusal` holds for all rings of the process.
 fn check_process(process: &Process, refusal: &Refusal) -> Result<(), Refusal> {
     if refusal.is_denied() { process.check_rights() } else { Ok(()) }
 }
 
 impl Watched {
-    /// Looks at the ring; one that has left its descriptor may have another one.
+    /// Looks at the ring; if its descriptor does not lead to it any more, by another descriptor.
     fn look(&mut self, shared_inode: u64, process: &Process) -> Result<Option<Changes>, Refusal> {
         match self.ring.look(process)? {
             None => self.find_again(shared_inode, process),
@@ -242,7 +243,7 @@ impl Watched {
     }
 }
 
-/// The monotonic clock.
+/// Returns the time by the monotonic clock.
 fn now_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: fills a structure of ours.

@@ -1,4 +1,4 @@
-//! A mapping of another process's ring, read only, for the time of one look.
+//! A read-only mapping of another process's ring, for the duration of one look.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-/// Mapped memory, of which [`View::limit`] bytes are there.
+/// Mapped memory, of which the first [`View::limit`] bytes are known to exist.
 pub struct View {
     address: NonNull<u8>,
     length: usize,
@@ -39,8 +39,8 @@ impl View {
         }
     }
 
-    /// True if there are so many bytes; from then on they may be read. The kernel maps all pages of a ring at once, and never
-    /// takes them out of a mapping; a file in memory is sealed against being shortened (`user_ring`).
+    /// True if the mapping has `bytes` bytes that can be read. They stay readable: the kernel maps all pages of a ring at
+    /// once, and never removes them from a mapping; a memory file is sealed against becoming shorter.
     pub fn reaches(&mut self, bytes: usize) -> bool {
         if bytes > self.limit
             && bytes <= self.length
@@ -51,16 +51,17 @@ impl View {
         bytes <= self.limit
     }
 
-    /// The word at an offset. What its writer wrote before is seen after; what this thread read earlier was read before.
+    /// Reads the word at an offset. Everything that its writer wrote before it is visible after this read; everything
+    /// that this thread has read before was read before the word.
     pub fn word(&self, offset: usize) -> u32 {
         assert!(offset + size_of::<u32>() <= self.limit && offset % size_of::<u32>() == 0);
-        // Keeps looks at entries before the look at the word that says whether they were intact.
+        // Keeps reads of entries before the read of the word that says whether the entries were intact.
         fence(Ordering::Acquire);
         // SAFETY: within the mapping, aligned, and loaded only, which memory that cannot be written allows.
         unsafe { AtomicU32::from_ptr(self.address.as_ptr().add(offset).cast()) }.load(Ordering::Acquire)
     }
 
-    /// So many words of 64 bits at an offset; another process may be writing them.
+    /// Reads `N` 64-bit words at an offset; another process may be writing them.
     pub fn words<const N: usize>(&self, offset: usize) -> [u64; N] {
         assert!(offset + size_of::<[u64; N]>() <= self.limit && offset % size_of::<u64>() == 0);
         // SAFETY: within the mapping, and aligned.
@@ -72,7 +73,7 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: mapped at its creation, and nobody uses it without its owner.
+        // SAFETY: the memory was mapped when this value was created, and is used only through it.
         unsafe { libc::munmap(self.address.as_ptr().cast(), self.length) };
     }
 }

@@ -1,4 +1,4 @@
-//! Files and words of rings that a program forges harm nobody who looks at them.
+//! Forged files and words of rings do no harm to a process that looks at them.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -15,7 +15,7 @@ use anyring_tracer::{Session, Settings};
 
 const SQES: u64 = 0x1000_0000;
 
-/// A file in memory.
+/// Returns a memory file.
 fn memory(name: &CStr, flags: u32, seals: i32) -> Option<File> {
     // SAFETY: a new file in memory, and its seals.
     unsafe {
@@ -35,7 +35,7 @@ fn write(file: &File, offset: u64, words: &[u32]) {
     file.write_all_at(&bytes, offset).unwrap();
 }
 
-/// The words of queues of two and four entries, and an array of indices.
+/// Writes the words of a ring, with queues of two and four entries, and an array of indices.
 fn write_ring(file: &File) {
     write(file, 0, &[0, 0, 0, 0, 1, 3, 2, 4]);
     write(file, 128, &[0, 1]);
@@ -49,7 +49,7 @@ fn own_process() -> Process {
     Process::open(std::process::id()).unwrap()
 }
 
-/// The program has put another file at the number between the search and the look: one that could become shorter.
+/// Between the search and the look, the program replaces the ring by another file, which could become shorter.
 #[test]
 fn another_file_at_the_number_of_a_ring_is_not_mapped() {
     let file = memory(c"[io_uring]", 0, 0).unwrap();
@@ -86,7 +86,7 @@ fn files_of_which_no_ring_consists_are_refused() {
     }
 }
 
-/// Looks until so many rings were found; the refusals that were told meanwhile.
+/// Looks until this number of rings was found; returns the refusals that were reported meanwhile.
 fn watch_until(watch: &mut Watch, rings: u32) -> Vec<String> {
     const DEADLINE: Duration = Duration::from_secs(60);
     let mut session = Session::new(Settings::default());
@@ -101,7 +101,7 @@ fn watch_until(watch: &mut Watch, rings: u32) -> Vec<String> {
     }
 }
 
-/// A ring may be found before its memory was filled.
+/// A ring may be found before its memory is filled.
 #[test]
 fn a_half_made_ring_is_looked_at_again() {
     let file = memory(c"[io_uring]", 0, libc::F_SEAL_SHRINK).unwrap();
@@ -122,7 +122,7 @@ fn a_file_that_never_is_a_ring_is_told_of_once() {
     assert!(told.len() == 1 && told[0].contains("not laid out as a ring's"), "{told:?}");
 }
 
-/// Its descriptor may be written through, and not read.
+/// The ring's descriptor can be written to but not read.
 #[test]
 fn a_ring_that_refuses_does_not_end_the_trace_of_others() {
     let file = memory(c"[io_uring]", 0, libc::F_SEAL_SHRINK).unwrap();
@@ -136,7 +136,7 @@ fn a_ring_that_refuses_does_not_end_the_trace_of_others() {
     drop(writes_only);
 }
 
-/// Entries of double size show as such when more of them were used than at the first look.
+/// The size of entries is guessed again when more entries were used than at the first look.
 #[test]
 fn the_size_of_entries_is_guessed_again() {
     const USER_DATA: u64 = 32;
@@ -151,7 +151,7 @@ fn the_size_of_entries_is_guessed_again() {
     assert_eq!(grown.sqe(1).unwrap()[4], 77);
 }
 
-/// A ring that is found may be old, and have come from another process.
+/// A ring that is found during the watch may still be old: another process may have sent it.
 #[test]
 fn an_old_ring_is_not_taken_to_begin_when_it_is_found() {
     let file = memory(c"[io_uring]", 0, libc::F_SEAL_SHRINK).unwrap();

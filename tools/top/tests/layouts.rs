@@ -49,7 +49,7 @@ impl Program {
         unsafe { AtomicU32::from_ptr(self.memory.sq_ring().at(offset)) }
     }
 
-    /// Submits a NOP, which fails where it is to read nowhere, and waits for its completion.
+    /// Submits a request without a file, with which a NOP succeeds and a read fails, and waits for its completion.
     fn submits(&self, opcode: u8, user_data: u64) {
         let tail = self.word(self.params.sq_off.tail);
         let place = tail.load(Ordering::Relaxed) & (self.params.sq_entries - 1);
@@ -123,12 +123,12 @@ fn what_passed_by_is_counted() {
     assert_eq!(changes.taken.last().map(|taken| taken.sqe.user_data), Some(99));
     assert_eq!(changes.taken.len() as u32 + changes.missed_submissions, 100);
     assert_eq!(changes.posted.len() as u32 + changes.missed_completions, 100);
-    // A quarter of a queue may already be somebody else's.
+    // A quarter of a queue may have been overwritten by later requests.
     assert_eq!((changes.taken.len(), changes.posted.len()), (6, 12));
     assert_eq!(follower.look(&Memory::map(program.fd.as_fd(), Engine::Kernel, None).unwrap()).submissions, 0);
 }
 
-/// A ring in pages of the program shows its counters alone.
+/// A ring in the program's own pages shows only its counters.
 #[test]
 fn rings_that_cannot_be_mapped_are_counted() {
     const PAGES: usize = 4096 * 4;
@@ -158,7 +158,7 @@ fn rings_that_cannot_be_mapped_are_counted() {
     let mut machine = Machine::new(Some(Process::open(process.id()).unwrap()));
     machine.search();
     machine.look();
-    let row = machine.tell().rings.remove(0);
+    let row = machine.next_table().rings.remove(0);
     assert_eq!((row.access, row.submissions, row.sq_entries), ("counters", Some(0), Some(8)));
     assert!(row.operations.is_none() && row.overflows.is_none() && row.in_flight.is_none(), "{row:?}");
     // SAFETY: the descriptor is the test's own.

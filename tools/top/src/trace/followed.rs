@@ -1,4 +1,4 @@
-//! The state of what was told of a ring that is watched.
+//! The state of a watched ring: the events that were reported.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,37 +9,39 @@ use super::now_ns;
 use crate::follow::{Changes, Taken};
 use crate::irregular;
 
-/// The state of what was told of a ring.
+/// The state of a watched ring: the events that were reported.
 pub struct Followed {
-    /// The requests that are known to be under way.
+    /// The known requests in flight.
     pub requests: Requests,
     /// The number of requests that were taken from the queue before the last look.
     pub serial: u64,
     /// The position behind the last request, if the next one is linked to it.
     pub chain: Option<u32>,
-    /// A request may have several completions, or none: then the counters do not say how many are in flight.
+    /// True if a request may have several completions, or none. Then the counters do not give the number of requests in
+    /// flight.
     pub is_irregular: bool,
-    /// Two requests that are in flight have had the same user data.
+    /// True if two requests in flight have had the same user data.
     pub is_ambiguous: bool,
-    /// The process has no descriptor of the ring any more.
+    /// True if the process has no descriptor of the ring any more.
     pub is_gone: bool,
     /// The time of the last look.
     pub looked: (Moment, u64),
-    /// Requests and completions that passed by, and completions whose requests did, all of which were not told of yet.
+    /// The numbers of requests missed, of completions missed, and of completions whose requests were missed, since the
+    /// last report.
     pub missed: [u64; 3],
-    /// Requests that may be in flight or done: their numbers by their user data.
+    /// Requests that are in flight or done: their numbers by their user data.
     pub doubtful: HashMap<u64, u64>,
-    /// Requests from before the trace that may be in flight, by their user data; of several with the same user data, the newest.
+    /// Requests from before the trace that may be in flight, by their user data; the newest one for each user data.
     pub earlier: HashMap<u64, Taken>,
-    /// The numbers of earlier requests of which completions came, and more may come.
+    /// The numbers of requests from before the trace that have had completions, and may have more.
     pub earlier_serials: HashSet<u64>,
     /// The time at which the ring was found.
     pub begun_ns: u64,
-    /// Positions of requests whose completions came before the queue's head said that they were taken.
+    /// Positions of requests whose completions were posted before the queue's head was moved past them.
     pub foretold: HashSet<u32>,
     /// The time at which missed requests were last reported.
     pub told_missed_ns: u64,
-    /// Completions that waited at the last look.
+    /// The number of CQEs that waited to be reaped at the last look.
     pub cq_ready: u32,
 }
 
@@ -81,7 +83,7 @@ impl Followed {
         changes.taken.iter().any(|taken| self.doubtful.contains_key(&taken.sqe.user_data))
     }
 
-    /// Notes whether requests that are in flight have the same user data.
+    /// Notes whether two requests in flight have the same user data.
     pub fn note_ambiguity(&mut self, changes: &Changes) {
         let is_shared = |taken: &Taken| self.requests.bearing(taken.sqe.user_data).nth(1).is_some();
         self.is_ambiguous |= changes.taken.iter().any(is_shared);

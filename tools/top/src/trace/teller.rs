@@ -1,4 +1,4 @@
-//! Makes events of what looks have found.
+//! Makes events of the changes that looks have found.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::RawFd;
@@ -26,7 +26,7 @@ use crate::process;
 /// The time between two reports of how many requests and completions were missed.
 const UNSEEN_NS: u64 = 1_000_000_000;
 
-/// The moment of a look, and what is needed of its findings.
+/// The moment of a look, and the findings that are needed later.
 struct Look {
     sq_head: u32,
     /// The moment of the look before.
@@ -34,11 +34,11 @@ struct Look {
     before_ns: u64,
 }
 
-/// Makes events.
+/// A maker of events.
 pub struct Teller {
     process: u32,
     names: HashMap<RawFd, String>,
-    /// Descriptors whose names were looked at in this look.
+    /// The descriptors whose names were read for this look.
     named: HashSet<RawFd>,
     record: Vec<u8>,
 }
@@ -49,7 +49,7 @@ impl Teller {
         Teller { process, names: HashMap::new(), named: HashSet::new(), record: Vec::new() }
     }
 
-    /// Tells of a ring that was found.
+    /// Reports a ring that was found.
     pub fn found(&mut self, watched: &Watched, changes: &Changes, session: &mut Session) {
         let Changes { counters, submissions, completions, .. } = changes;
         let found = watched.ring.found();
@@ -61,10 +61,10 @@ impl Teller {
             submitted: counters.sq_head.wrapping_sub(*submissions),
             posted: counters.cq_tail.wrapping_sub(*completions),
         };
-        self.tell(now_ns(), watched.number, Kind::RingFound, &body, None, session);
+        self.report(now_ns(), watched.number, Kind::RingFound, &body, None, session);
     }
 
-    /// Tells what a look has found.
+    /// Reports the changes that a look has found.
     pub fn changes(&mut self, watched: &mut Watched, mut changes: Changes, session: &mut Session) {
         let followed = &mut watched.followed;
         let (before, before_ns) = std::mem::replace(&mut followed.looked, (Moment::now(), now_ns()));
@@ -119,7 +119,7 @@ impl Teller {
         }
     }
 
-    /// Tells of a request that was taken; its number.
+    /// Reports a request that was taken; returns its number.
     fn taken(&mut self, watched: &mut Watched, taken: &Taken, look: &Look, session: &mut Session) -> u64 {
         let (number, followed) = (watched.number, &mut watched.followed);
         let Taken { position, sqe } = taken;
@@ -132,23 +132,23 @@ impl Teller {
         let behind = if is_linked { serial - 1 } else { 0 };
         let file = if u32::from(sqe.flags) & IOSQE_FIXED_FILE == 0 { sqe.fd } else { -1 };
         let body = Submitted { serial, sqe: *sqe.words(), behind, file, reserved: 0 };
-        self.tell(look.before_ns, number, Kind::Submitted, &body, None, session);
+        self.report(look.before_ns, number, Kind::Submitted, &body, None, session);
         serial
     }
 
-    /// Tells of requests that were lost sight of.
+    /// Reports requests that were lost sight of.
     fn pass_by(&mut self, watched: &mut Watched, keys: &[Key], session: &mut Session) {
         for key in keys {
             watched.followed.doubtful.remove(&key.0);
             if let Some(serial) = watched.followed.requests.forget(*key) {
                 watched.followed.end_earlier(serial, true);
                 let (time_ns, ring) = (watched.followed.looked.1, watched.number);
-                self.tell(time_ns, ring, Kind::LostSight, &LostSight { serial }, None, session);
+                self.report(time_ns, ring, Kind::LostSight, &LostSight { serial }, None, session);
             }
         }
     }
 
-    /// Tells of a completion, of a request if it is known.
+    /// Reports a completion, with its request if that is known.
     fn posted(&mut self, watched: &mut Watched, posted: &Posted, key: Option<Key>, session: &mut Session) {
         let (followed, ring) = (&mut watched.followed, watched.number);
         let Posted { cqe, ready, .. } = posted;
@@ -164,10 +164,10 @@ impl Teller {
         let is_earlier = followed.end_earlier(about.serial, about.marks & LAST != 0);
         let marks = about.marks | SAMPLED | if is_earlier { EARLIER } else { 0 };
         let body = Completed { serial: about.serial, user_data, res, flags, big, marks, cq_ready: *ready };
-        self.tell(followed.looked.1, ring, Kind::Completed, &body, None, session);
+        self.report(followed.looked.1, ring, Kind::Completed, &body, None, session);
     }
 
-    /// Tells of a request of before the trace, because its completion was posted; its key.
+    /// Reports a request from before the trace, because its completion was posted; returns its key.
     fn earlier(
         &mut self,
         watched: &mut Watched,
@@ -183,7 +183,7 @@ impl Teller {
         Some((user_data, serial))
     }
 
-    /// Tells of a request that the queue's head does not say to be taken, because its completion was posted; its key.
+    /// Reports a request that the queue's head has not passed yet, because its completion was posted; returns its key.
     fn foretold(&mut self, watched: &mut Watched, taken: &Taken, look: &Look, session: &mut Session) -> Key {
         let serial = self.taken(watched, taken, look, session);
         watched.followed.foretold.insert(taken.position);
@@ -191,7 +191,8 @@ impl Teller {
         (taken.sqe.user_data, serial)
     }
 
-    /// Counts what was missed. If completions were, gives up the oldest requests, until as many are left as are in flight.
+    /// Counts the missed requests and completions. If completions were missed, gives up the oldest known requests, until
+    /// no more are left than are in flight.
     fn give_up(&mut self, watched: &mut Watched, changes: &Changes, session: &mut Session) {
         let followed = &mut watched.followed;
         followed.missed[0] += u64::from(changes.missed_submissions);
@@ -206,7 +207,7 @@ impl Teller {
         }
     }
 
-    /// Tells how much passed by since that was told last.
+    /// Reports how much was missed since the last report.
     pub fn missed(&mut self, watched: &mut Watched, session: &mut Session) {
         let followed = &mut watched.followed;
         followed.told_missed_ns = now_ns();
@@ -215,21 +216,21 @@ impl Teller {
         for (count, why) in missed.into_iter().zip(why) {
             if count > 0 {
                 let time_ns = followed.told_missed_ns;
-                self.tell(time_ns, watched.number, Kind::Unseen, &Unseen { count, why }, None, session);
+                self.report(time_ns, watched.number, Kind::Unseen, &Unseen { count, why }, None, session);
             }
         }
     }
 
-    /// Tells that a ring has no descriptor in the process any more, and how many of the requests that were seen had not completed.
+    /// Reports that the process has no descriptor of the ring any more, with the number of known requests that had not completed.
     pub fn ring_ended(&mut self, watched: &mut Watched, session: &mut Session) {
         self.missed(watched, session);
         let Followed { requests, cq_ready, .. } = &watched.followed;
         let body = RingEnded { in_flight: requests.due() as u64, cq_ready: *cq_ready, reserved: 0 };
-        self.tell(now_ns(), watched.number, Kind::RingEnded, &body, None, session);
+        self.report(now_ns(), watched.number, Kind::RingEnded, &body, None, session);
         watched.followed.is_gone = true;
     }
 
-    /// Tells the names of the files of a request, where they have changed.
+    /// Reports the names of a request's files, if they have changed.
     fn names(&mut self, ring: u32, time_ns: u64, sqe: &Sqe, session: &mut Session) {
         let arguments = ops::lookup(sqe.opcode).arguments.iter();
         let is_registered = u32::from(sqe.flags) & IOSQE_FIXED_FILE != 0;
@@ -247,14 +248,14 @@ impl Teller {
             let name = process::target(self.process, fd).unwrap_or_default();
             if self.names.get(&fd) != Some(&name) {
                 let body = FileNamed { fd, reserved: 0 };
-                self.tell(time_ns, ring, Kind::FileNamed, &body, Some(name.as_bytes()), session);
+                self.report(time_ns, ring, Kind::FileNamed, &body, Some(name.as_bytes()), session);
                 self.names.insert(fd, name);
             }
         }
     }
 
-    /// Hands an event on, with a path if it has one.
-    pub fn tell<T: Plain>(
+    /// Reports an event to the session, with a path if it has one.
+    pub fn report<T: Plain>(
         &mut self,
         time_ns: u64,
         ring: u32,
@@ -283,7 +284,8 @@ impl Teller {
     }
 }
 
-/// The requests that wait to be taken by their user data, the oldest first, but for those that were told already.
+/// Returns the requests that wait to be taken, without those that were reported already, by their user data, the oldest
+/// first.
 fn by_user_data<'a>(changes: &'a Changes, foretold: &HashSet<u32>) -> HashMap<u64, VecDeque<&'a Taken>> {
     let mut waiting: HashMap<u64, VecDeque<&Taken>> = HashMap::new();
     if !changes.posted.is_empty() {
