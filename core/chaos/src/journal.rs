@@ -8,7 +8,7 @@
 //!
 //! The memory is a file that the command and the processes of the run share, and that outlives the processes. A deed is noted twice: when
 //! its operation begins, with the contents that it will overwrite, and when it has ended, with the contents then. In between, other
-//! operations may run: a clock that all processes share tells which of two operations ended before the other began.
+//! operations may run: a clock that all processes share shows which of two operations ended before the other began.
 //!
 //! Once the power is cut, nothing is noted any more: each process that has something to note ends instead. Where the journal has no room, the
 //! power is cut ([`State::Full`]).

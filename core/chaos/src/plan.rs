@@ -116,7 +116,7 @@ impl Harm {
     }
 }
 
-// The log tells harm from faults by the number.
+// The log distinguishes harm from faults by the number.
 const _: () = {
     let mut place = 0;
     while place < Fault::ALL.len() {

@@ -15,7 +15,7 @@ pub struct Rule {
     pub compare: bool,
 }
 
-/// How a run failed. Two runs are equal if they failed in the same way.
+/// The way in which a run failed. Two values are equal if the runs failed in the same way.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Failure {
     /// The run ended in a way in which it does not end without faults.
@@ -42,7 +42,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Finds failures, by comparison with a run without faults.
+/// A judge of runs, by comparison with a run without faults.
 #[derive(Debug)]
 pub struct Judge {
     rule: Rule,

@@ -14,7 +14,7 @@ use crate::{End, Harms, Outcome};
 
 /// The maximum size of a kept output: a program that prints endlessly must not fill the memory.
 const MOST_OUTPUT: usize = 16 << 20;
-/// The interval in which a wait checks for interruption.
+/// The interval at which a wait checks for interruption.
 const LOOKS: Duration = Duration::from_millis(100);
 
 /// The streams of the program.
@@ -28,7 +28,7 @@ pub enum Output {
     Alone,
 }
 
-/// How a program is started.
+/// The way in which a program is started.
 #[derive(Clone, Debug)]
 pub struct Launch {
     /// The command that brings the engine into a program.
@@ -53,7 +53,7 @@ impl Launch {
         self.run_until(plan, output, interrupted, &|| false)
     }
 
-    /// Does the same, and kills the program once `is_over`.
+    /// Runs the program as [`Launch::run`] does, and kills it once `is_over` returns true.
     pub(crate) fn run_until(
         &self,
         plan: &Path,
@@ -150,7 +150,8 @@ impl Running {
         Ok(Running { child, has_group, process, stdout, stderr })
     }
 
-    /// Waits for the end of the program, which is killed once `is_over`. Returns `None` if the run was interrupted.
+    /// Waits for the end of the program, and kills it once `is_over` returns true. Returns `None` if the run was
+    /// interrupted.
     pub(crate) fn follow(
         mut self,
         timeout: Option<Duration>,

@@ -46,7 +46,7 @@ pub struct Injected {
     pub id: u64,
     /// The fault.
     pub fault: Fault,
-    /// The operation; for calls, the operation of `register`, or 0.
+    /// The operation of the request or registration; 0 for other calls.
     pub opcode: u16,
     /// The number of the request or call in its ring.
     pub serial: u64,
@@ -56,7 +56,7 @@ pub struct Injected {
     pub process: u64,
     /// The process ID, as the process sees it.
     pub pid: u32,
-    /// The loss in words, if the fault is one; else empty.
+    /// The loss in words, if the fault is a loss; otherwise empty.
     pub detail: String,
 }
 

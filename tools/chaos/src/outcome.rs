@@ -4,7 +4,7 @@ use std::fmt;
 
 use anyring_chaos_plan::Harmed;
 
-/// How a program ended.
+/// The end of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     /// The program exited with this status.
@@ -40,10 +40,10 @@ fn signal_name(signal: i32) -> &'static str {
     }
 }
 
-/// How a program ended, and its output, if that was kept.
+/// The end of a program, and its output, if that was kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// How the program ended.
+    /// The end of the program.
     pub end: End,
     /// The program's standard output.
     pub stdout: Vec<u8>,
@@ -51,7 +51,7 @@ pub struct Outcome {
     pub stderr: Vec<u8>,
     /// Harm to memory of the requests in flight.
     pub harms: Harms,
-    /// The end of the program, if it ended before the power was cut; the end above is then that of the check.
+    /// The end of the program, if it ended before the power was cut; `end` is then that of the check.
     pub program: Option<End>,
 }
 

@@ -14,8 +14,8 @@ use crate::{Dose, Injected, describe};
 
 const VERSION: u32 = 1;
 
-/// The contents of the file, as JSON. They repeat a run: the seed, the rate and the faults determine the decisions, and
-/// the ids select those that are carried out.
+/// The contents of the file, as JSON. They suffice to repeat a run: the seed, the rate and the faults determine the
+/// decisions, and the ids select the decisions that are carried out.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
@@ -27,12 +27,12 @@ pub struct Record {
     pub rate: f64,
     /// The faults that are on, by name.
     pub faults: Vec<String>,
-    /// How long pauses last and how late completions are, if that is not decided for each of them.
+    /// The duration of pauses and of delays of completions, unless each decision sets its own.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub delay_ns: Option<u64>,
     /// The program and its arguments.
     pub program: Vec<String>,
-    /// The way in which the power is cut, if it is.
+    /// The way in which the power is cut, if the run has a power cut.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub power_cut: Option<RecordedPower>,
     /// The failure in words, if the run failed.
@@ -51,7 +51,7 @@ pub struct RecordedPower {
     /// The command that prepares each run.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub setup: Option<String>,
-    /// The command that decides whether what is left is right.
+    /// The command that decides whether the remaining files are right.
     pub check: String,
 }
 
@@ -63,7 +63,7 @@ pub struct RecordedFault {
     pub id: String,
     /// The name of the fault.
     pub fault: String,
-    /// The operation or the call that met it.
+    /// The operation or call that met the fault.
     pub subject: String,
     /// The number of the request or call in its ring.
     pub serial: u64,
@@ -101,7 +101,7 @@ impl Record {
         })
     }
 
-    /// Adds how the power was cut.
+    /// Adds the way in which the power was cut.
     pub fn with_power(self, power: Option<&Power>) -> Record {
         let power_cut = power.map(|power| RecordedPower {
             model: power.model.name.to_owned(),
@@ -111,10 +111,9 @@ impl Record {
         Record { power_cut, ..self }
     }
 
-    /// Returns how the power is cut, if it is.
+    /// Returns the way in which the power is cut, if the run has a power cut.
     ///
-    /// # Errors
-    /// Returns what is unknown in the record.
+    /// # Errors Returns the part of the record that is unknown.
     pub fn power(&self) -> Result<Option<Power>, String> {
         let Some(RecordedPower { model, setup, check }) = self.power_cut.clone() else { return Ok(None) };
         let model = Model::named(&model).ok_or_else(|| format!("there is no crash model \"{model}\""))?;
@@ -123,8 +122,7 @@ impl Record {
 
     /// Reads a record from a file.
     ///
-    /// # Errors
-    /// Returns why the file cannot be used.
+    /// # Errors Returns the reason why the file cannot be used.
     pub fn read(path: &Path) -> Result<Record, String> {
         let text = fs::read(path).map_err(|error| error.to_string())?;
         let record: Record = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
@@ -147,8 +145,7 @@ impl Record {
 
     /// Returns the dose for a run that repeats this one.
     ///
-    /// # Errors
-    /// Returns what is unknown in the record.
+    /// # Errors Returns the part of the record that is unknown.
     pub fn dose(&self) -> Result<Dose, String> {
         let mut faults = Faults::NONE;
         for name in &self.faults {

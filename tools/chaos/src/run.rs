@@ -9,11 +9,11 @@ use crate::{Dose, Injected, Launch, Outcome, Output, SharedPlan};
 
 /// Runs a program any number of times, possibly from several threads.
 pub struct Runner<'a> {
-    /// How the program is started.
+    /// The way in which the program is started.
     pub launch: Launch,
     /// When this is true, runs end and no further run begins.
     pub interrupted: &'a AtomicBool,
-    /// The way in which the power of each run is cut, if it is.
+    /// The way in which the power of each run is cut, if it is to be cut.
     pub power: Option<Arc<Power>>,
 }
 

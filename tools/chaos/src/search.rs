@@ -18,7 +18,7 @@ pub struct Search {
     pub runs: u64,
     /// The number of concurrent runs.
     pub jobs: NonZero<usize>,
-    /// True to continue after the first failure.
+    /// True if the search continues after the first failure.
     pub keeps_going: bool,
 }
 
@@ -27,7 +27,7 @@ pub struct Search {
 pub struct Found {
     /// The seed.
     pub seed: u64,
-    /// How the run failed.
+    /// The way in which the run failed.
     pub failure: Failure,
     /// The report of the run.
     pub report: Report,

@@ -6,8 +6,8 @@ use std::num::NonZero;
 use crate::{Dose, Failure, Injected, Judge, Output, Report, Runner};
 use anyring_chaos_plan::Settings;
 
-/// Returns a minimal part of `all` for which `fails` holds, by delta debugging (Zeller and Hildebrandt's `ddmin`): no single
-/// element of it can be left out. `fails` must hold for `all`.
+/// Returns a minimal part of `all` for which `fails` holds, by delta debugging (Zeller and Hildebrandt's `ddmin`): without
+/// any single element, `fails` does not hold. `fails` must hold for `all`.
 ///
 /// # Errors
 /// Returns errors of `fails`.
@@ -21,14 +21,15 @@ pub fn ddmin<T: Clone, E>(all: &[T], mut fails: impl FnMut(&[T]) -> Result<bool,
             None => parts = (parts * 2).min(kept.len()),
         }
     }
-    // A program that does not always behave alike may fail without any of them.
+    // A program that behaves differently from run to run may fail without any of the elements.
     if kept.len() == 1 && fails(&[])? {
         kept.clear();
     }
     Ok(kept)
 }
 
-/// Returns one of `parts` parts, or all but one, that still fails, and the number of parts for the next step.
+/// Returns a part of `kept` that still fails, and the number of parts for the next step. The part is one of `parts`
+/// parts, or all but one.
 fn smaller<T: Clone, E>(
     kept: &[T],
     parts: usize,
@@ -41,7 +42,7 @@ fn smaller<T: Clone, E>(
         }
     }
     if parts == 2 {
-        // All but one half is the other half.
+        // With two parts, all but one of them is the other one.
         return Ok(None);
     }
     for (place, part) in kept.chunks(length).enumerate() {
@@ -135,7 +136,7 @@ mod tests {
 
     #[test]
     fn nothing_can_be_left_out_of_what_is_found() {
-        // Any three elements fail.
+        // Any three elements make it fail.
         let all: Vec<u32> = (0..40).collect();
         let found = ddmin(&all, |some| Ok::<_, Infallible>(some.len() >= 3)).unwrap();
         assert_eq!(found.len(), 3);

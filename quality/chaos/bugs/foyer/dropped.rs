@@ -1,4 +1,4 @@
-//! Reads entries of foyer's cache on disk, and gives up reads that take too long.
+//! Reads entries of foyer's cache on disk, and drops reads that take too long.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::sync::Arc;
@@ -21,12 +21,12 @@ const PAGES: Layout = match Layout::from_size_align(16 << 10, 4 << 10) {
 };
 const MARK: u8 = 7;
 
-/// Memory of the size of a read, which nobody but its owner changes.
+/// Memory of the size of a read, which only this program changes.
 struct Other(*mut u8);
 
 impl Other {
     fn new() -> Other {
-        // SAFETY: the layout is not empty; the memory is filled before it is looked at.
+        // SAFETY: the layout is not empty; the memory is filled before it is read.
         unsafe {
             let memory = alloc(PAGES);
             memory.write_bytes(MARK, PAGES.size());
@@ -42,7 +42,7 @@ impl Other {
 
 impl Drop for Other {
     fn drop(&mut self) {
-        // SAFETY: allocated so.
+        // SAFETY: allocated with this layout.
         unsafe { dealloc(self.0, PAGES) };
     }
 }
@@ -74,7 +74,7 @@ async fn run() {
     store.wait().await;
     for round in 0..100 {
         let key = round % ENTRIES;
-        // Mostly it is done by then.
+        // Most loads end before the timeout.
         let is_given_up = tokio::time::timeout(PATIENCE, store.load(&key)).await.is_err();
         let others = [Other::new(), Other::new()];
         if is_given_up {

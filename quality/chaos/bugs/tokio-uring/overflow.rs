@@ -1,4 +1,4 @@
-//! Reads from a file with tokio-uring, several reads at a time.
+//! Reads from a file with tokio-uring, with several concurrent reads.
 
 use tokio_uring::fs::File;
 

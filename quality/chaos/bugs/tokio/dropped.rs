@@ -1,4 +1,5 @@
-//! Opens a file with tokio through io_uring, often, gives up what takes too long, and looks whether it is closed again.
+//! Opens a file with tokio through io_uring many times, drops opens that take too long, and checks that no descriptor
+//! of the file remains.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +13,7 @@ fn main() {
         for _ in 0..200 {
             let _ = timeout(Duration::from_millis(1), File::open(&path)).await;
         }
-        // What was given up has ended by then.
+        // The opens that were dropped have ended after this time.
         sleep(Duration::from_millis(50)).await;
     });
     let left = descriptors_of(&path);

@@ -1,4 +1,4 @@
-//! Writes files with `tokio::fs::write` through io_uring, and looks at what they hold.
+//! Writes files with `tokio::fs::write` through io_uring, and checks their contents.
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

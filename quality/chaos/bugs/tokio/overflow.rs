@@ -1,4 +1,4 @@
-//! Opens files with tokio through io_uring, several at a time.
+//! Opens files with tokio through io_uring, several concurrently.
 
 use tokio::fs::File;
 

@@ -15,7 +15,7 @@ pub enum Fate {
     Kept,
     /// The effect is lost.
     Lost,
-    /// A part of what it did is lost, as the number decides.
+    /// A part of the effect is lost, as the number decides.
     Torn(u64),
 }
 
@@ -42,7 +42,7 @@ pub struct Left {
 pub struct Crash {
     /// The operations of which something is lost by decision, by their places in the record.
     pub losses: Vec<(usize, Fault)>,
-    /// The operations that are lost because something before them is, by their places in the record.
+    /// The operations that are lost because an earlier operation is, by their places in the record.
     pub consequences: Vec<usize>,
     /// The files and names that are left.
     pub left: Left,
@@ -60,9 +60,9 @@ pub struct Draw<'a> {
 /// The extent of the loss, which differs from seed to seed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mood {
-    /// Everything that may be.
+    /// Everything that may be lost is lost.
     All,
-    /// The number of operations that are lost, and of those that are torn, in a million.
+    /// The number of operations, per million, that are lost, and that are torn.
     Some { lost: u32, torn: u32 },
 }
 
@@ -103,7 +103,7 @@ impl Draw<'_> {
         }
     }
 
-    /// Returns the number of operations, of `count` whose order is kept, that are not lost.
+    /// Returns how many of `count` operations, whose order is kept, are not lost.
     fn kept_of(&self, count: usize) -> usize {
         match self.mood() {
             Mood::All => 0,
@@ -166,7 +166,7 @@ fn decide(record: &Record, model: &Model, draw: &Draw<'_>) -> (Vec<Fate>, Vec<(u
     (fates, losses, consequences)
 }
 
-/// Keeps the data of files that a kept rename has put in the place of others, if the model does.
+/// Keeps the data of a file that a kept rename has put in the place of another one, if the model guarantees that.
 fn keep_data_of_replacing(record: &Record, model: &Model, fates: &mut [Fate]) {
     if !model.replaces_with_data {
         return;
@@ -235,21 +235,22 @@ fn in_order(record: &Record, mut numbers: Vec<usize>) -> Vec<usize> {
     numbers
 }
 
-/// The times by which syncs that have ended covered a file: what had ended by then is on the device.
+/// The times by which syncs that have ended covered a file: operations that had ended by then are on the device.
 #[derive(Clone, Copy, Default)]
 struct Times {
-    /// By syncs of everything of the file.
+    /// The time of syncs of the whole file.
     whole: u64,
-    /// By syncs of its data and what is needed to find them.
+    /// The time of syncs of the file's data, and of what is needed to find them.
     data: u64,
-    /// By durable writes that made the file longer: not of other writes, but of the file's size and its first name.
+    /// The time of durable writes that made the file longer. They cover the file's size and its first name, but no
+    /// other writes.
     written: u64,
 }
 
 /// The syncs of a record.
 #[derive(Default)]
 struct Syncs {
-    /// Of everything.
+    /// The time of syncs of everything.
     all: u64,
     by_file: BTreeMap<FileId, Times>,
 }
@@ -284,7 +285,7 @@ impl Syncs {
     }
 }
 
-/// Returns for each operation whether what it did is on the device for sure.
+/// Returns for each operation whether its effect is certainly on the device.
 pub fn durable(record: &Record, model: &Model) -> Vec<bool> {
     let syncs = Syncs::of(record);
     let is_durable = |deed: &Deed| {
@@ -319,7 +320,7 @@ pub fn durable(record: &Record, model: &Model) -> Vec<bool> {
     durable
 }
 
-/// Computes what is left if operations have these fates.
+/// Returns the files and names that are left if operations have these fates.
 pub fn leave(record: &Record, model: &Model, sector: u64, fates: &[Fate]) -> Left {
     let mut left = begin(record, sector);
     let (grown, sizes) = (model.grows_before_data, left.files.clone());
@@ -341,7 +342,7 @@ pub fn leave(record: &Record, model: &Model, sector: u64, fates: &[Fate]) -> Lef
                 let count = if matches!(fate, Fate::Torn(_)) { 1 } else { names.entries.len() };
                 for entry in &names.entries[..count] {
                     let now = left.names.get(&entry.place).copied().flatten();
-                    // Only a name that the file still has is taken from it.
+                    // A name is removed only from the file that the operation removed it from.
                     if entry.after.is_some() || now == entry.before {
                         left.names.insert(entry.place.clone(), entry.after);
                     }
@@ -385,7 +386,8 @@ fn begin(record: &Record, sector: u64) -> Left {
     left
 }
 
-/// Writes as much of the data as the fate leaves. `grown`: the file may grow without its data, and had this size before the run.
+/// Writes the part of the data that the fate leaves. `grown` is the size before the run of a file that may grow without its
+/// data.
 fn write(state: &mut State, data: &Data, sector: u64, fate: Fate, grown: Option<u64>) {
     let is_kept = |at: u64| match fate {
         Fate::Kept => true,
@@ -402,7 +404,7 @@ fn write(state: &mut State, data: &Data, sector: u64, fate: Fate, grown: Option<
             && at >= state.size
             && at >= first
         {
-            // A new block: nobody has written it.
+            // A new block has never been written, so its contents are arbitrary.
             let rubbish = if child(value, !at).is_multiple_of(2) { 0 } else { (value >> 8) as u8 | 1 };
             state.sectors.insert(at, vec![rubbish; sector as usize]);
         }
@@ -410,7 +412,7 @@ fn write(state: &mut State, data: &Data, sector: u64, fate: Fate, grown: Option<
     state.size = if is_torn && grown.is_some() { state.size.max(data.end()) } else { size };
 }
 
-/// Sets the size of a file, whose bytes behind a smaller one are gone.
+/// Sets the size of a file. If it becomes smaller, the bytes behind its end are lost.
 fn resize(state: &mut State, size: u64, sector: u64) {
     if size < state.size {
         for (&at, bytes) in &mut state.sectors {
@@ -423,7 +425,7 @@ fn resize(state: &mut State, size: u64, sector: u64) {
     state.size = size;
 }
 
-/// Returns the files that something else has written, too: their contents or sizes are not those that the record explains.
+/// Returns the files that something else has written, too: the record does not explain their contents or sizes.
 pub fn strangers(record: &Record, sector: u64) -> BTreeMap<FileId, &'static str> {
     const STRANGE: &str = "something that was not seen writes to it, too (a plain call or a mapping)";
     let mut by_file: BTreeMap<FileId, Vec<&Deed>> = BTreeMap::new();
@@ -438,13 +440,13 @@ pub fn strangers(record: &Record, sector: u64) -> BTreeMap<FileId, &'static str>
     by_file.into_iter().filter(is_strange).map(|(file, _)| (file, STRANGE)).collect()
 }
 
-/// True if the contents of a file are not those that its operations explain, which are in the order of their beginnings.
+/// True if the operations on a file, in the order of their beginnings, do not explain its contents.
 fn is_strange(record: &Record, file: FileId, deeds: &[&Deed], sector: u64) -> bool {
     let (mut known, mut earlier): (Option<State>, Option<State>) = (None, None);
     let mut last_end = 0;
     for (number, deed) in deeds.iter().enumerate() {
         let end = deed.ended.unwrap_or(u64::MAX);
-        // Beside an operation that runs, nothing is known.
+        // While another operation runs, the contents are not known.
         let is_alone = last_end < deed.began && deeds.get(number + 1).is_none_or(|next| next.began > end);
         last_end = last_end.max(end);
         if !is_alone {
@@ -459,7 +461,8 @@ fn is_strange(record: &Record, file: FileId, deeds: &[&Deed], sector: u64) -> bo
         let is_as = |state: &State| state.size == size && holds(state, before, size, sector);
         let mut state = known.take().unwrap_or(State { size, ..State::default() });
         if !is_as(&state) {
-            // What an operation overwrites is read just before its beginning is noted: another one may have ended in between.
+            // The bytes that an operation overwrites are read just before its beginning is noted: another operation may have
+            // ended in between.
             if !earlier.take().is_some_and(|earlier| is_as(&earlier)) {
                 return true;
             }
@@ -482,7 +485,7 @@ fn is_strange(record: &Record, file: FileId, deeds: &[&Deed], sector: u64) -> bo
     now.size != known.size || now.parts.iter().any(|part| !holds(&known, part, now.size, sector))
 }
 
-/// True if a sector has other contents than its last write by an operation, beside which no other changed it.
+/// True if a sector differs from its last write by an operation during which no other operation changed it.
 fn is_overwritten(record: &Record, file: FileId, deeds: &[&Deed], sector: u64) -> bool {
     let Some(now) = record.now.get(&file) else { return false };
     let mut last: BTreeMap<u64, (u64, Option<Vec<u8>>)> = BTreeMap::new();
@@ -505,7 +508,7 @@ fn is_overwritten(record: &Record, file: FileId, deeds: &[&Deed], sector: u64) -
     now.parts.iter().any(|part| !holds(&known, part, now.size, sector))
 }
 
-/// True if the part of a file of this size has the contents that are known.
+/// True if the part of a file, which has this size, has the known contents.
 fn holds(state: &State, part: &Part, size: u64, sector: u64) -> bool {
     let end = part.start + part.bytes.len() as u64;
     state.sectors.range(part.start..end).all(|(&at, known)| {

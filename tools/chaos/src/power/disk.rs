@@ -1,4 +1,4 @@
-//! The files of a run: looked at when the power was cut, and left as the power cut leaves them.
+//! The files of a run: they are read when the power was cut, and then changed to what the power cut leaves.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -13,17 +13,17 @@ use anyring_chaos_plan::journal::FileId;
 use super::crash::{Left, State};
 use super::record::{Known, Look, Place, Record};
 
-/// The sector size of devices that do not tell theirs, in bytes.
+/// The assumed sector size of devices that do not report one, in bytes.
 const SECTOR: u64 = 512;
 
-/// Looks at the files of the file system.
+/// A reader of the files of the file system.
 pub struct Disk;
 
 fn id_of(status: &fs::Metadata) -> FileId {
     FileId { device: status.dev(), inode: status.ino() }
 }
 
-/// Opens the file at a path for reading, if it is this one.
+/// Opens the file at a path for reading, if it has this identity.
 fn open(file: FileId, path: &Path) -> Option<File> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
@@ -52,7 +52,7 @@ impl Look for Disk {
     }
 }
 
-/// Returns the size of the sectors that the devices of these files write as a whole: the smallest of all.
+/// Returns the size of the sectors that the devices of these files write as a whole: the smallest size of all devices.
 pub fn sector_bytes(record: &Record) -> u64 {
     let devices = record.now.keys().map(|file| file.device);
     devices.filter_map(sector_of_device).min().unwrap_or(SECTOR)
@@ -67,7 +67,7 @@ fn sector_of_device(device: u64) -> Option<u64> {
     size.trim().parse().ok().filter(|size: &u64| size.is_power_of_two() && *size >= SECTOR)
 }
 
-/// Leaves the files as a power cut leaves them.
+/// Changes the files to what a power cut leaves.
 ///
 /// # Errors
 /// Returns what could not be changed, and why.
@@ -79,7 +79,7 @@ pub fn apply(record: &Record, left: &Left, left_alone: &BTreeMap<FileId, &str>) 
             Ok(status) if id_of(&status) == *file => {
                 put(path, state).map_err(|error| cannot("write", path, &error))?;
             }
-            // It has no name any more; its contents are put where it gets one.
+            // The file has no name any more; its contents are written once it has one.
             _ => {}
         }
     }
@@ -121,11 +121,11 @@ fn put(path: &Path, state: &State) -> io::Result<()> {
     file.set_len(state.size)
 }
 
-/// The moves by which names get their files.
+/// The moves that give files their names.
 struct Moves<'a> {
     record: &'a Record,
     left: &'a Left,
-    /// The files whose names are others', and the paths at which they are meanwhile.
+    /// The files whose names belong to other files, and the paths at which they are kept meanwhile.
     aside: Vec<(FileId, PathBuf)>,
 }
 
@@ -148,7 +148,7 @@ impl Moves<'_> {
         Ok(())
     }
 
-    /// Gives a file its name, if it has not got it.
+    /// Gives a file its name, if it does not have it yet.
     fn put_in_place(&mut self, place: &Place, file: FileId) -> Result<(), String> {
         let Some(path) = self.path(place) else { return Ok(()) };
         if Disk.find(Path::new(""), path.as_os_str()).is_some() {
@@ -180,7 +180,7 @@ impl Moves<'_> {
     }
 }
 
-/// Makes a file anew that was removed.
+/// Makes a removed file again.
 fn make(path: &Path, known: &Known, state: Option<&State>) -> io::Result<()> {
     let contents = known.contents.as_deref().unwrap_or_default();
     match known.mode & libc::S_IFMT {
@@ -192,7 +192,7 @@ fn make(path: &Path, known: &Known, state: Option<&State>) -> io::Result<()> {
                 put(path, state)?;
             }
         }
-        // Sockets and FIFOs mean nothing after a restart.
+        // Sockets and FIFOs have no meaning after a restart.
         _ => return Ok(()),
     }
     fs::set_permissions(path, fs::Permissions::from_mode(known.mode & 0o7777))?;

@@ -1,4 +1,5 @@
-//! Power cuts: a run is stopped at a moment that the seed chooses, and its files are left as a file system may leave them.
+//! Power cuts: a run is stopped at a moment that the seed chooses, and its files are changed to what a file system may
+//! leave after a power cut.
 //!
 //! # Design
 //!

@@ -2,24 +2,25 @@
 
 /// The guarantees of a file system, or of a standard: a choice of `--crash-model`.
 ///
-/// All models have in common: data are on the device that a sync of the file covers, or that a write with `O_DSYNC` or `RWF_DSYNC` wrote;
-/// names are that a sync of their directory covers; a sector is written as a whole; a rename never leaves the new name without a file.
-/// A sync covers only operations that had ended before the sync was asked for.
+/// All models guarantee that data are on the device if a sync of the file covers them, or if a write with `O_DSYNC` or `RWF_DSYNC` wrote
+/// them; that names are if a sync of their directory covers them; that a sector is written as a whole; and that a rename never leaves the
+/// new name without a file. A sync covers only operations that had ended before the sync was submitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Model {
     /// The name.
     pub name: &'static str,
     /// The guarantees in a few words.
     pub about: &'static str,
-    /// Names and sizes that are set become durable in the order in which they were set, because the file system has them in its journal.
+    /// Changes of names and sizes become durable in their order, because the file system has them in its journal.
     pub orders_names: bool,
-    /// A sync of a file covers its own names, too: the making of it, links to it, and renames of it.
+    /// A sync of a file covers its own names, too: its creation, links to it, and renames of it.
     pub syncs_names_of_file: bool,
-    /// The data that were written to a file before a rename put it in the place of another are durable when the rename is.
+    /// If a rename that puts a file in the place of another one is durable, so are the data that were written to the file
+    /// before.
     pub replaces_with_data: bool,
     /// A file may have its new size before its data; what is missing is zeros or rubbish.
     pub grows_before_data: bool,
-    /// The old name of a file that was renamed may be there as well as the new one.
+    /// A renamed file may have its old name as well as its new one.
     pub may_keep_old_name: bool,
 }
 

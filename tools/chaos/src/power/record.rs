@@ -1,4 +1,4 @@
-//! The record of a run: what its processes did to files, in an order.
+//! The record of a run: the operations of its processes on files, in order.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -36,7 +36,7 @@ pub struct Place {
     pub name: OsString,
 }
 
-/// The files that have a name before and after an operation.
+/// A name, with the files that have it before and after an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// The name.
@@ -116,9 +116,9 @@ pub enum Change {
     Sync {
         /// The file; `None` for everything.
         file: Option<FileId>,
-        /// True for data and what is needed to find them only.
+        /// True if the sync covers only data, and what is needed to find them.
         data_only: bool,
-        /// The time by which operations have ended that were done before.
+        /// The time up to which the sync covers operations: those that had ended by then.
         after: u64,
     },
     /// A change of a file that cannot be undone.
@@ -144,7 +144,7 @@ pub struct Deed {
     pub change: Change,
 }
 
-/// The facts that were known of a file.
+/// The known facts about a file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Known {
     /// The mode, as in `stat`.
@@ -155,12 +155,12 @@ pub struct Known {
     pub contents: Option<Vec<u8>>,
 }
 
-/// A file when the power was cut.
+/// The state of a file when the power was cut.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Now {
     /// The size.
     pub size: u64,
-    /// The parts that were written.
+    /// The parts of the file that were written.
     pub parts: Vec<Part>,
 }
 
@@ -169,19 +169,19 @@ pub struct Now {
 pub struct Record {
     /// The operations, in the order of their beginnings.
     pub deeds: Vec<Deed>,
-    /// The files that were written, as they are.
+    /// The files that were written, in the state in which the power cut found them.
     pub now: BTreeMap<FileId, Now>,
     /// The facts about files that got or lost names.
     pub known: BTreeMap<FileId, Known>,
     /// The paths at which files and directories were.
     pub paths: BTreeMap<FileId, PathBuf>,
-    /// Files that are left alone, and why.
+    /// Files that are left alone, each with the reason.
     pub left_alone: BTreeMap<FileId, &'static str>,
 }
 
-/// The files, as they are.
+/// An observer of the files of the file system.
 pub trait Look {
-    /// Returns the size of the file at a path, if it is this one.
+    /// Returns the size of the file at a path, if the file has this identity.
     fn size(&mut self, file: FileId, path: &Path) -> Option<u64>;
     /// Reads a part of the file at a path.
     fn read(&mut self, file: FileId, path: &Path, start: u64, bytes: u64) -> Vec<u8>;
@@ -194,7 +194,7 @@ const UNREADABLE: &str = "its contents cannot be read";
 const OTHER: &str = "its blocks were moved (fallocate with COLLAPSE_RANGE, INSERT_RANGE or UNSHARE_RANGE)";
 
 impl Record {
-    /// Reads the record of a journal, and looks at the files where operations had not ended.
+    /// Reads the record of a journal, and looks at the files of operations that had not ended.
     pub fn read(journal: &Journal, look: &mut dyn Look) -> Record {
         let mut record = Record::default();
         for noted in journal.deeds() {
@@ -302,7 +302,7 @@ impl Record {
         known.contents = contents.or(known.contents.take());
     }
 
-    /// Returns what an operation did to names; `None` if it had not ended and has done nothing.
+    /// Returns the changes of names by an operation; `None` if it had not ended and has done nothing.
     fn names(
         &mut self,
         journal: &Journal,
@@ -318,7 +318,7 @@ impl Record {
             let (path, name) = (OsString::from_vec(path.clone()), OsString::from_vec(name.clone()));
             Some((Place { directory, name }, PathBuf::from(path)))
         };
-        // A link to a file without a name has one name only, which is that of the second directory.
+        // A link to a file without a name involves one name only, in the second directory.
         let from = if names.len() < 4 && began.effect == Effect::Link { None } else { place(0) };
         let second = || match names.len() {
             0..4 => {
@@ -389,7 +389,7 @@ impl Record {
         }
     }
 
-    /// Notes where the files are that have the names of the record.
+    /// Finds the files that have the names of the record now.
     fn look_at_names(&mut self, look: &mut dyn Look) {
         for place in self.places() {
             let Some(directory) = self.paths.get(&place.directory).cloned() else { continue };
@@ -416,7 +416,7 @@ impl Record {
             let part = Part { start, bytes };
             if let (Change::Data(data), None) = (&mut deed.change, deed.ended) {
                 data.after = part.clone();
-                // It may have been done in part.
+                // The write may have been done in part.
                 data.length =
                     data.length.min(size.saturating_sub(data.offset).max(data.before.bytes.len() as u64));
             }
@@ -440,14 +440,14 @@ impl Record {
         places
     }
 
-    /// Returns the path of a file or directory, for people.
+    /// Returns the path of a file or directory, for messages.
     pub fn path(&self, file: FileId) -> String {
         self.paths
             .get(&file)
             .map_or_else(|| format!("inode {}", file.inode), |path| path.display().to_string())
     }
 
-    /// Returns what an operation did, for people.
+    /// Returns the effect of an operation in words, for messages.
     pub fn describe(&self, deed: &Deed) -> String {
         match &deed.change {
             Change::Data(data) => {

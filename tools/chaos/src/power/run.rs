@@ -17,7 +17,7 @@ use super::{Change, Disk, Draw, Model, PowerRecord, apply, crash, sector_bytes, 
 use crate::launch::{Running, in_group};
 use crate::{Dose, End, Injected, Launch, Outcome, Output, SharedPlan};
 
-/// The time in which processes end that were killed.
+/// The maximum time in which killed processes end.
 const DYING: Duration = Duration::from_secs(30);
 
 /// The way in which the power of runs is cut, and the commands before and after.
@@ -27,7 +27,7 @@ pub struct Power {
     pub model: Model,
     /// The command of the shell that prepares each run.
     pub setup: Option<String>,
-    /// The command of the shell that decides whether what is left is right.
+    /// The command of the shell that decides whether the remaining files are right.
     pub check: String,
     /// The decisions at which the power may be cut, known after the run without faults.
     pub moments: OnceLock<Vec<u64>>,
@@ -38,14 +38,14 @@ pub struct Power {
 pub struct PowerReport {
     /// True if the power was cut because the journal had no room.
     pub is_full: bool,
-    /// The number of operations that are lost because something before them is.
+    /// The number of operations that are lost because an earlier operation is.
     pub consequences: usize,
-    /// Files that are left alone, each with a reason.
+    /// Files that are left alone, each with the reason.
     pub left_alone: Vec<String>,
 }
 
-/// A journal in a memory file. An `anyring_mapping::SharedFile` would take all its pages at once; of a journal, only those that are used
-/// are taken.
+/// A journal in a memory file. An `anyring_mapping::SharedFile` would allocate all of its pages immediately; here, only used pages are
+/// allocated.
 struct JournalFile {
     journal: Journal,
     memory: NonNull<u8>,
@@ -98,7 +98,7 @@ impl Power {
         moments.get(number as usize).copied().unwrap_or(0)
     }
 
-    /// Runs the program, cuts the power and runs the check. Returns the outcome of the check, and what is lost. `None` if the run was
+    /// Runs the program, cuts the power and runs the check. Returns the outcome of the check, and the losses; `None` if the run was
     /// interrupted.
     pub(crate) fn run(
         &self,
@@ -131,7 +131,7 @@ impl Power {
             return Ok(None);
         };
         let state = journal.state();
-        // From here on, what still runs has nothing more to note.
+        // From here on, processes that still run can note nothing more.
         journal.cut(State::Cut);
         end_processes(plan, &file.file)?;
         let record = PowerRecord::read(journal, &mut Disk);
@@ -148,7 +148,7 @@ impl Power {
         Ok(Some((outcome, report, injected)))
     }
 
-    /// Leaves the files as the power cut leaves them. Returns what is lost.
+    /// Changes the files to what the power cut leaves. Returns the losses.
     fn leave(
         &self,
         record: &PowerRecord,
@@ -218,7 +218,8 @@ fn moments(record: &PowerRecord) -> Vec<u64> {
     record.deeds.iter().flat_map(|deed| [before(deed), after(deed)]).collect()
 }
 
-/// Kills the processes of the run that still have the journal, and waits until they are gone: they may be in groups of their own.
+/// Kills the processes of the run that still have the journal, and waits until they have ended: they may be in process groups of
+/// their own.
 fn end_processes(plan: &SharedPlan, journal: &File) -> io::Result<()> {
     let inode = journal.metadata()?.ino();
     let deadline = Instant::now() + DYING;

@@ -1,4 +1,4 @@
-//! Random records, and what must hold for all of them.
+//! Random records, and the properties that hold for all of them.
 
 use std::collections::BTreeMap;
 
@@ -193,7 +193,7 @@ fn order(deed: &Deed) -> (u64, u64) {
     (deed.ended.unwrap_or(u64::MAX), deed.began)
 }
 
-/// True if one of the syncs of these files, of all or only of data, was asked for after the operation had ended.
+/// True if one of the syncs of this file, of everything, or of only data was submitted after the operation had ended.
 fn is_synced(record: &PowerRecord, deed: &Deed, of: FileId) -> bool {
     record.deeds.iter().any(|sync| match &sync.change {
         Change::Sync { file, after, .. } => {
@@ -223,7 +223,8 @@ fn nothing_that_a_sync_covers_is_lost() {
                 _ => panic!("{what}: {deed:?} is no change"),
             }
         }
-        // Each sector is that of the last covered write, or of one that ended later, if no size cut it off.
+        // Each sector is that of the last covered write or of a write that ended later, unless a change of size cut it
+        // off.
         for deed in &world.record.deeds {
             let Change::Data(data) = &deed.change else { continue };
             let is_durable =
@@ -287,7 +288,7 @@ fn a_journal_keeps_names_in_order() {
         assert!(found.is_some(), "{what}: {:?} is no state of the names", crash.left.names);
         shorter += usize::from(found < Some(ordered.len()));
         for state in crash.left.files.values() {
-            // No rubbish: each sector was the file's at some time.
+            // The sector is not rubbish: the file had these contents at some time.
             assert!(
                 state
                     .sectors
@@ -434,7 +435,7 @@ fn models_differ_as_the_table_says() {
         may_lose_first_only(&record(vec![data(5, 0, b'a', 512), data(6, 0, b'b', 512)])),
         ["ext4", "xfs", "posix"]
     );
-    // A write and a sync that was asked for before the write had ended; a sync that covers it.
+    // A write, and a sync that was submitted before the write had ended; then a sync that covers the write.
     assert_eq!(
         may_lose_first_only(&record(vec![data(5, 0, b'a', 512), sync(5, 1)])),
         ["ext4", "xfs", "posix"]
@@ -446,7 +447,7 @@ fn models_differ_as_the_table_says() {
         ["ext4", "xfs", "posix"]
     );
     assert_eq!(may_lose_first_only(&record(vec![data(5, 0, b'a', 512), renamed(Some(6))])), ["xfs", "posix"]);
-    // A new file, and a sync of it only; of its directory.
+    // A new file, and a sync of only the file; then a sync of its directory.
     let made = |before, after| {
         let place = place(0);
         let entries = vec![Entry { place, before, after }];
@@ -506,10 +507,10 @@ fn what_was_not_seen_is_noticed() {
     let Change::Data(second) = &mut other.deeds[1].change else { unreachable!() };
     second.before = part(&[b'c'; 512]);
     assert!(strangers(&other, SECTOR).contains_key(&file(5)), "written in between");
-    // Beside an operation that runs, nothing is known.
+    // While another operation runs, the contents are not known.
     other.deeds[0].ended = Some(100);
     assert!(strangers(&other, SECTOR).is_empty());
-    // Beside one that writes other sectors, the written sector is known at the end.
+    // Beside an operation that writes other sectors, the written sector is known at the end.
     let mut other = seen.clone();
     other.deeds[0].ended = Some(100);
     let Change::Data(first) = &mut other.deeds[0].change else { unreachable!() };

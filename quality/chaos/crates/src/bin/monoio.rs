@@ -1,4 +1,4 @@
-//! The program of `quality/programs/everywhere`, as far as it is for faults.
+//! The parts of the program in `quality/programs/everywhere/monoio` that run with injected faults.
 
 fn main() {
     everywhere_monoio::run_among_faults();

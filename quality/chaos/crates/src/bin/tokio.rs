@@ -1,4 +1,4 @@
-//! Files with tokio's io_uring: written, read whole and in pieces, measured, renamed; opens that are given up.
+//! Files with tokio's io_uring: written, read as a whole and in pieces, queried, renamed; and opens that are dropped.
 
 use common::{Directory, FILE_BYTES as FILE, assert_holds, descriptors_of, random, retry};
 use std::io::SeekFrom;
