@@ -1,8 +1,9 @@
-//! Provides the images that the command carries: the libraries that `anyring run` brings into programs.
+//! Provides the images that the command contains: the libraries that `anyring run` brings into programs.
 //!
-//! `ANYRING_IMAGES` names their origin: a directory that has them (`scripts/make-one-file`), or `none` for a command that finds
-//! them beside itself (`make build`). Without it they are built here, from the sources in `images/`, as `cargo install` needs it.
-//! Only debug builds of a checkout carry no images: developers work on the libraries there, and build them beside the command.
+//! `ANYRING_IMAGES` names a directory with the images (`scripts/make-one-file`), or is `none` for a command that finds them in
+//! files beside itself (`make build`). Without the variable, this script builds the images from the sources in `images/`, as
+//! `cargo install` requires. Debug builds of a checkout contain no images, because developers build the libraries beside the
+//! command.
 
 use std::env;
 use std::ffi::OsString;
@@ -13,10 +14,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
-/// The packages that are built here, each with the file that it builds.
+/// The packages that this script builds, each with the file that cargo makes of it.
 const BUILT: [(&str, &str); 2] =
     [("anyring-preload", "libanyring_preload.so"), ("anyring-inject", "libanyring_inject.so")];
-/// Further files in a directory that `ANYRING_IMAGES` names.
+/// Additional files in a directory that `ANYRING_IMAGES` names.
 const LIBURING: [&str; 2] = ["liburing.so.2", "liburing-ffi.so.2"];
 
 fn main() {
@@ -85,7 +86,7 @@ fn build(sources: &Path, out: &Path) -> Vec<PathBuf> {
     for (package, _) in BUILT {
         cargo.args(["--package", package]);
     }
-    // Settings of the command do not apply to the images: wider vector registers, other ways to panic, a linter.
+    // Settings for the command do not apply to the images: wider vector registers, other ways to panic, a linter.
     let is_setting = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with("CARGO_PROFILE_"));
     for (name, _) in env::vars_os().filter(|(name, _)| is_setting(name)) {
         cargo.env_remove(name);
@@ -111,7 +112,7 @@ fn lay_out(sources: &Path, workspace: &Path) -> io::Result<()> {
             let _ = write!(members, "{member:?}, ");
             let to = workspace.join(member);
             fs::create_dir_all(&to)?;
-            // Dependencies of tests are not resolved here.
+            // Dependencies of tests are left out, because the workspace does not contain them.
             let manifest = fs::read_to_string(package.join("manifest.toml"))?;
             write(&to.join("Cargo.toml"), &without(&manifest, "dev-dependencies", ""));
             for name in ["src", "build.rs"] {
@@ -125,7 +126,7 @@ fn lay_out(sources: &Path, workspace: &Path) -> io::Result<()> {
     let manifest = fs::read_to_string(sources.join("workspace.toml"))?;
     let members = format!("[workspace]\nresolver = \"3\"\nmembers = [{members}]\n\n");
     write(&workspace.join("Cargo.toml"), &without(&manifest, "workspace", &members));
-    // Cargo removes the packages that are not needed.
+    // Cargo removes the packages that the images do not need from the copy.
     fs::copy(sources.join("workspace.lock"), workspace.join("Cargo.lock"))?;
     Ok(())
 }
@@ -154,7 +155,7 @@ fn without(manifest: &str, table: &str, instead: &str) -> String {
     kept
 }
 
-/// Writes a file unless it has this text already: cargo rebuilds what depends on a newer file.
+/// Writes a file, unless it already has this text: cargo rebuilds everything that depends on a newer file.
 fn write(path: &Path, text: &str) {
     if fs::read_to_string(path).is_ok_and(|there| there == text) {
         return;

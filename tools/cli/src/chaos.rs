@@ -39,9 +39,9 @@ const HANG: u8 = 124;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Why this command stops early.
+/// The reason why this command stops early.
 enum Stop {
-    /// A failure, and what to do.
+    /// A failure, and its remedy.
     Own(String, &'static str),
     Interrupted,
 }
@@ -172,7 +172,7 @@ impl Session<'_> {
         }
     }
 
-    /// Runs the program once, with the streams that it has without this command.
+    /// Runs the program once, with the streams of this command.
     fn once(&self, rule: Rule) -> Result<ExitCode, Stop> {
         let seed = self.dose.settings.seed;
         let has_moments = self.dose.only.is_some() || self.runner.power.is_none();
@@ -237,7 +237,7 @@ impl Session<'_> {
         Ok(judge)
     }
 
-    /// Tries seeds; returns those that failed.
+    /// Tries seeds; returns the seeds whose runs failed.
     fn search(&self, rule: Rule, runs: u64) -> Result<Vec<Found>, Stop> {
         let judge = self.judge(rule)?;
         self.search_with(&judge, runs)
@@ -416,14 +416,14 @@ fn settings(arguments: &Chaos) -> Result<Settings, Stop> {
     Ok(Settings { seed, rate, faults, delay_ns })
 }
 
-/// Returns how the power is cut, if it is to be.
+/// Returns the way in which the power is cut, if it is to be cut.
 fn power(arguments: &Chaos) -> Option<Power> {
     let check = arguments.check.clone().filter(|_| arguments.power_cut)?;
     let model = arguments.crash_model.unwrap_or(Model::ALL[0]);
     Some(Power { model, setup: arguments.setup.clone(), check, moments: OnceLock::new() })
 }
 
-/// Returns a random seed, which is short because users type it.
+/// Returns a random seed, which is short because users have to type it.
 fn random_seed() -> Result<u64, Stop> {
     let mut bytes = [0_u8; 4];
     // SAFETY: fills the given number of bytes.
@@ -477,7 +477,7 @@ fn print_injected(injected: &[Injected]) {
     }
 }
 
-/// The files that were left alone in runs that passed: these runs say nothing of them.
+/// The files that were left alone in runs that passed: the result of these runs does not cover them.
 #[derive(Default)]
 struct LeftAlone {
     runs: u64,
@@ -546,8 +546,9 @@ fn progress(runs: u64) -> ProgressBar {
     bar
 }
 
-/// Sets the handlers of signals that end a process. If `leave`, an interrupt from the terminal is left to the program,
-/// which is in this process's group; otherwise it stops the runs, as the other signals do.
+/// Sets the handlers of signals that end a process. If `leave`, an interrupt from the terminal has no effect on this
+/// process, because the program, which is in its process group, gets the interrupt, too; otherwise it stops the runs,
+/// as the other signals do.
 fn leave_interrupts_to_the_program(leave: bool) {
     extern "C" fn stop(_: libc::c_int) {
         INTERRUPTED.store(true, Ordering::Relaxed);

@@ -39,7 +39,7 @@ pub enum Command {
     #[command(hide = true)]
     Support,
     /// Write manual pages into a directory
-    // Who has the one file alone has no directory for them.
+    // A user who has only the one file has no directory for manual pages.
     #[cfg(not(feature = "one-file"))]
     #[command(hide = true)]
     Man {
@@ -143,14 +143,14 @@ pub struct Run {
     pub loads: bool,
 }
 
-/// The arguments of `anyring run`, if the words of the command line say so. All commands together take ten times as long to set up, and
-/// a program waits; they are for whoever asks for help, or made a mistake.
+/// Returns the arguments of `anyring run`, if the command line is a valid call of it. The definitions of all commands take ten times as
+/// long to set up, and would delay the program; they are needed only for help and error messages.
 pub fn run_alone(words: &[OsString]) -> Option<Run> {
     let matches = Run::augment_args(clap::Command::new("anyring")).try_get_matches_from(words).ok()?;
     Run::from_arg_matches(&matches).ok()
 }
 
-/// The arguments of the process. Help fits into the terminal.
+/// Returns the arguments of the process. The width of help fits the terminal.
 pub fn parsed() -> Result<Arguments, clap::Error> {
     let mut command = Arguments::command();
     if let Some(columns) = anyring_say::narrow::columns() {
@@ -166,7 +166,7 @@ pub fn parsed() -> Result<Arguments, clap::Error> {
     Arguments::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
-/// A version that the engine plays.
+/// Parses a kernel version that the engine can emulate.
 fn abi(text: &str) -> Result<Version, String> {
     Version::parse(text.as_bytes()).ok_or_else(|| {
         let played = Version::PLAYED.map(|version| version.to_string());
@@ -292,7 +292,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// How the program is run that tells of itself in the buffer at `path`.
+    /// Returns the arguments for running the program, which reports its events in the buffer at `path`.
     pub fn run(&self, path: OsString) -> Run {
         let chosen = std::env::var_os("ANYRING_ENGINE").is_some();
         let engine = self.engine.or((!chosen).then_some(Engine::User));
@@ -317,9 +317,9 @@ impl Trace {
 /// A table with a line for each ring, of the kernel's io_uring or of anyring's engine. On a terminal the table is live: arrow
 /// keys choose a ring, Enter shows its last requests, letters sort, q ends. Otherwise it is printed again and again.
 ///
-/// The rings are looked at from outside, up to five hundred times a second: no process is stopped or changed. Rates are counted by
-/// the rings themselves, and are exact. Rings that are made while a table is under way are in the next one. Operations and errors are those of the requests that were seen; where some passed by
-/// unseen, the table says how many.
+/// The rings are looked at from outside, up to five hundred times a second: no process is stopped or changed. Rates are exact, because the rings
+/// themselves count. A ring that is made while a table is being prepared appears in the next table. Operations and errors are those of the requests
+/// that were seen; the table says how many requests were not.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -359,7 +359,7 @@ fn crash_model(text: &str) -> Result<anyring_chaos::power::Model, String> {
     anyring_chaos::power::Model::named(text).ok_or_else(|| "ext4, xfs or posix is expected".to_owned())
 }
 
-/// A time that is neither nothing nor endless.
+/// Parses a time in seconds that is neither zero nor infinite.
 fn seconds(text: &str) -> Result<std::time::Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "a number of seconds is expected".to_owned())?;
     if (0.05..=86_400.0).contains(&seconds) {
@@ -477,7 +477,8 @@ pub struct Chaos {
 
     /// Before each run, run this command of the shell, which makes the files as the program needs them
     ///
-    /// Needed with --power-cut, for a run must not begin with what another one left; `true` if the program makes its files anew itself.
+    /// Needed with --power-cut, because a run must not begin with files that another run has left; `true` if the program itself makes
+    /// all its files anew.
     #[arg(long, value_name = "COMMAND", requires = "power_cut")]
     pub setup: Option<String>,
 
@@ -532,7 +533,7 @@ pub enum Stats {
 }
 
 impl Stats {
-    /// The word for `ANYRING_STATS`.
+    /// Returns the value of `ANYRING_STATS`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -552,7 +553,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// The word for `ANYRING_ENGINE`.
+    /// Returns the value of `ANYRING_ENGINE`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -583,7 +584,7 @@ pub struct Doctor {
     pub program: Vec<OsString>,
 }
 
-/// The script that completes the words of this command in a shell.
+/// Returns the script that completes the words of this command in a shell.
 #[cfg(not(feature = "one-file"))]
 pub fn completions(shell: clap_complete::Shell) -> String {
     let mut text = Vec::new();

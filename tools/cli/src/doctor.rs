@@ -1,4 +1,4 @@
-//! `anyring doctor`: what the machine allows, why not if not, and what anyring will do about it.
+//! `anyring doctor`: whether the machine allows io_uring, what denies it, and what anyring will do about it.
 
 use crate::cli::Doctor;
 use crate::inject::sites::Survey;
@@ -9,7 +9,7 @@ use anyring_say::{say, say_error};
 use serde::Serialize;
 use std::process::ExitCode;
 
-/// Everything, as `--json` prints it.
+/// The whole report, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct Report {
     kernel: Kernel,
@@ -19,7 +19,7 @@ struct Report {
     verdict: Verdict,
     /// The verdict in words.
     summary: String,
-    /// The program that was asked about.
+    /// The report on the program, if one was named.
     #[serde(skip_serializing_if = "Option::is_none")]
     program: Option<Program>,
 }
@@ -58,13 +58,14 @@ pub fn doctor(arguments: &Doctor) -> ExitCode {
     ExitCode::from(u8::from(!works))
 }
 
-/// Lets the first process of the PID namespace that this process's children are in examine the place.
+/// Lets a child make the report: it is the first process of the PID namespace in which the children of this process
+/// are.
 fn in_the_namespace(arguments: &Doctor) -> ExitCode {
     // SAFETY: a fork of a process with one thread.
     match unsafe { libc::fork() } {
         0 => doctor(arguments),
         child @ 1.. => {
-            // Exit codes of the report are 0 and 1.
+            // The report has the exit codes 0 and 1.
             ExitCode::from(u8::from(anyring_runtime::sys::wait_for(child as u32) != 0))
         }
         _ => {
@@ -170,9 +171,9 @@ fn print_program(program: &Program, verdict: Verdict) {
     }
 }
 
-/// The calls of a static program, in words.
+/// Returns the calls of a static program, in words.
 fn call_words(calls: &Survey) -> String {
-    /// No line has more addresses.
+    /// The maximum number of addresses in a line.
     const SHOWN: usize = 8;
     let patched = format!("{} of {} are patched", calls.patched, calls.instructions);
     let unpatched = &calls.unpatched;
@@ -188,7 +189,7 @@ fn call_words(calls: &Survey) -> String {
     )
 }
 
-/// The knowledge of a dynamic program's closes, in words.
+/// Returns what is known about the closes of a dynamic program, in words.
 fn close_words(closes: &Closes) -> String {
     if closes.are_seen {
         return String::from("all are seen, as far as its code tells: waits are checked late");

@@ -1,5 +1,5 @@
-//! The library for dynamic programs and the image for static ones. They are parts of this command (with `cargo install`, and in the one
-//! file), of which programs get copies in memory or in a directory of the user; or they are files beside the command.
+//! The library for dynamic programs and the image for static ones. Either this command contains them (with `cargo install`, and in the
+//! one file), and programs get copies in memory or in a directory of the user; or they are files beside the command.
 
 use anyring_runtime::sys;
 use anyring_trap::library::Copy;
@@ -17,13 +17,13 @@ use std::sync::OnceLock;
 const LIBRARY: &str = "libanyring_preload.so";
 const IMAGE: &str = "libanyring_inject.so";
 
-/// Files that this command carries, with their names, plain or compressed by `gzip -n`: `build.rs` selects them.
+/// The files that this command contains, with their names, plain or compressed by `gzip -n`. `build.rs` selects them.
 const CARRIED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/carried.rs"));
 
-/// The suppressions of reports about the libraries that valgrind takes.
+/// The suppressions with which valgrind reports no errors of the libraries.
 const SUPPRESSIONS: (&str, &[u8]) = ("helgrind.supp", include_bytes!("helgrind.supp"));
 
-/// Returns the contents of a file that this command carries.
+/// Returns the contents of a file that this command contains.
 fn carried(name: &str) -> Option<Cow<'static, [u8]>> {
     CARRIED.iter().find_map(|&(carried, bytes)| match carried.strip_prefix(name)? {
         "" => Some(Cow::Borrowed(bytes)),
@@ -59,11 +59,11 @@ pub fn find() -> Result<PathBuf, String> {
     Err(format!("{LIBRARY} is neither {}", looked.join(" nor ")))
 }
 
-/// The limit of descriptors up to which a copy in memory, which takes one, is avoided.
+/// The limit of descriptors up to which a copy in memory is avoided, because it takes a descriptor.
 const FEW_DESCRIPTORS: u32 = 100;
 
-/// Returns the path of the one copy of the carried library: in memory, where the executed program has it, too; in a
-/// directory if there is no `/proc`, through which the memory has its path.
+/// Returns the path of the copy of the contained library, which is made once: in memory, where the executed program
+/// finds it, too; without `/proc`, by which memory has a path, in a directory.
 fn copy(library: &[u8]) -> Result<PathBuf, String> {
     static COPY: OnceLock<Result<(Option<Copy>, PathBuf), String>> = OnceLock::new();
     let made = COPY.get_or_init(|| {
@@ -113,7 +113,7 @@ fn cache() -> Result<PathBuf, String> {
     Ok(directory.join(LIBRARY))
 }
 
-/// True if `library`, which [`find`] returned, is a copy of the one that this command carries.
+/// True if `library`, which [`find`] returned, is a copy of the contained library.
 pub fn is_copy(library: &Path) -> bool {
     !CARRIED.is_empty() && library.starts_with("/proc")
 }
@@ -143,10 +143,9 @@ pub fn image(library: &Path) -> Result<Image, String> {
     }
 }
 
-/// Writes the carried files into a directory, and the suppressions beside them.
+/// Writes the contained files and the suppressions into a directory.
 ///
-/// # Errors
-/// Returns why that failed, for the user.
+/// # Errors Returns the reason of the failure, for the user.
 pub fn unpack(directory: &Path) -> Result<(), String> {
     if CARRIED.is_empty() {
         return Err(String::from(

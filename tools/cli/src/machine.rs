@@ -1,4 +1,4 @@
-//! Queries the machine about `io_uring`, and the sandbox around this process.
+//! Finds out whether the machine and the sandbox around this process allow `io_uring`.
 
 use crate::{inject, library};
 use anyring_runtime::ask::{self, Answer};
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::Ordering;
 
-/// Whether the kernel's `io_uring` may be used, and to which extent.
+/// The usability of the kernel's `io_uring`.
 #[derive(Debug, Serialize)]
 pub struct Kernel {
     /// The kernel's release.
@@ -28,7 +28,7 @@ pub struct Kernel {
     /// The call that failed, if it is not `io_uring_setup`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused_call: Option<&'static str>,
-    /// Why `io_uring` is denied.
+    /// The reason why `io_uring` is denied.
     pub why: Option<String>,
     /// The number of operations that the kernel supports.
     pub operations: Option<usize>,
@@ -51,26 +51,26 @@ pub struct Seccomp {
     pub no_new_privs: bool,
 }
 
-/// Whether anyring's engine can be brought into programs.
+/// Whether anyring's engine gets into dynamic programs, and catches their calls.
 #[derive(Debug, Serialize)]
 pub struct Trap {
-    /// The path of the preload library.
+    /// The path of the preload library, if it was found.
     pub library: Option<String>,
-    /// True if a program was started with the library and its call was trapped.
+    /// True if the library loads into a program, and a call of the program trapped.
     pub works: bool,
-    /// True if a program was started with the library and the engine was in it: if calls do not trap, only calls through
-    /// the C library reach the engine.
+    /// True if the library loads into a program. If calls do not trap, only calls through the C library reach the
+    /// engine.
     pub loads: bool,
-    /// Why it does not work, if it does not.
+    /// The reason why this does not work, if it does not.
     pub why_not: Option<String>,
 }
 
-/// Whether the engine can be brought into static programs.
+/// Whether anyring's engine gets into static programs.
 #[derive(Debug, Serialize)]
 pub struct Injection {
     /// True if a process of ours could be traced, and the image is available.
     pub works: bool,
-    /// Why it does not work, if it does not.
+    /// The reason why this does not work, if it does not.
     pub why_not: Option<String>,
     /// The remedy, if there is one.
     #[serde(skip)]
@@ -94,7 +94,7 @@ pub fn injection() -> Injection {
     Injection { works: why_not.is_none(), why_not, remedy }
 }
 
-/// Why the kernel's `io_uring` cannot be used.
+/// The reason why the kernel's `io_uring` cannot be used.
 #[derive(Debug)]
 enum Denial {
     /// The kernel refuses to create a ring.
@@ -140,7 +140,7 @@ pub fn kernel(seccomp: &Seccomp) -> Kernel {
     }
 }
 
-/// Returns why the kernel returns `error`.
+/// Returns the reason why the kernel returns `error`.
 fn why(error: &io::Error, version: &str, disabled: Option<u32>, seccomp: &Seccomp) -> String {
     let filtered = seccomp.mode == Some(2);
     let text = match (error.raw_os_error(), disabled) {
@@ -180,7 +180,7 @@ fn why(error: &io::Error, version: &str, disabled: Option<u32>, seccomp: &Seccom
     text.to_owned()
 }
 
-/// Returns why `call` fails with `error` although rings can be created.
+/// Returns the reason why `call` fails with `error` although rings can be created.
 fn why_not_used(call: &str, error: &io::Error, seccomp: &Seccomp) -> String {
     let who = match seccomp.mode {
         Some(2) => "most likely a seccomp filter refuses it",
@@ -195,7 +195,7 @@ fn older_than_5_1(version: &str) -> bool {
     major != 0 && (major, minor) < (5, 1)
 }
 
-/// Uses a ring and queries its operations in a child process, which that may kill.
+/// Uses a ring and queries its operations, in a child process because a filter may kill the process for that.
 fn probe() -> Result<usize, Denial> {
     let (mut reader, mut writer) = io::pipe().map_err(Denial::Error)?;
     // SAFETY: the arguments are valid for a ring of this process.
@@ -243,7 +243,7 @@ fn operations() -> usize {
     };
     // SAFETY: the ring is ours.
     unsafe { libc::close(fd as i32) };
-    // Kernels before 5.6 have rings but cannot tell.
+    // Kernels before 5.6 have rings but cannot report their operations.
     let operations = probe[8..].chunks(4).filter(|operation| operation[1] & SUPPORTED != 0).count();
     if result < 0 { 0 } else { operations }
 }
@@ -273,7 +273,7 @@ pub fn trap() -> Trap {
         false => library.display().to_string(),
     });
     let Some(program) = trial_program(None) else {
-        // All programs are static here, as this command is: the engine is brought into them by injection.
+        // All programs are static here, as this command is, so injection brings the engine into them.
         let why_not = injection().why_not;
         return Trap { library: shown, works: why_not.is_none(), loads: why_not.is_none(), why_not };
     };
@@ -292,7 +292,7 @@ fn traps_here() -> bool {
         return false;
     }
     match trap::install(&reach, false) {
-        // If a filter kills the process for the call, that happens below.
+        // If a filter kills a process for the call, the call below shows it.
         Ok(()) | Err(trap::Failure::Kills) => {}
         Err(trap::Failure::Refused(..)) => return false,
     }
@@ -301,7 +301,7 @@ fn traps_here() -> bool {
     calls::TRAPS.load(Ordering::Relaxed) == 1
 }
 
-/// Returns why the trap does not work, from the result in a child.
+/// Returns the reason why the trap does not work, from the result of a child; `None` if it works.
 fn why_no_trap(answer: Answer) -> Option<String> {
     match answer {
         Answer::Is(true) => None,
@@ -313,12 +313,12 @@ fn why_no_trap(answer: Answer) -> Option<String> {
     }
 }
 
-/// The reason if an earlier filter kills.
+/// The reason if an earlier filter kills processes.
 const KILLS: &str =
     "a seccomp filter ends processes that make the calls, and takes precedence over anyring's filter";
 
-/// Returns a dynamic program for a trial of the library, which ends before its `main`: a small one that starts fast, if there is
-/// one; else this command, which takes twice as long; another common one; or `program`.
+/// Returns a dynamic program for a trial of the library, which ends before its `main`. A small program is preferred, because it
+/// starts fast; the next choices are this command, which takes twice as long, another common program, and `program`.
 fn trial_program(program: Option<&Path>) -> Option<PathBuf> {
     let small = ["/bin/true", "/usr/bin/true"].map(PathBuf::from);
     let usual = ["/bin/sh", "/usr/bin/env"].map(PathBuf::from);
@@ -329,8 +329,8 @@ fn trial_program(program: Option<&Path>) -> Option<PathBuf> {
     })
 }
 
-/// Starts a program with the library and a question in its environment. If SIGCHLD is blocked, it does not stay pending
-/// for the program that this process executes.
+/// Starts a program with the library and a question in its environment. If SIGCHLD is blocked, the signal of the
+/// program's end is removed, so that it is not pending in the program that this process executes.
 fn start_with(library: &Path, program: &Path, question: &str) -> io::Result<Output> {
     let had_ended = child_has_ended(false);
     let output = start(library, program, question);
@@ -372,17 +372,17 @@ fn start(library: &Path, program: &Path, question: &str) -> io::Result<Output> {
 /// The question whether all closes of a program are seen.
 const CLOSES: &str = "closes";
 
-/// The knowledge of a program's closes before its `main`.
+/// The facts about the closes of a program that are known before its `main`.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Closes {
-    /// True if all are seen, as far as was found.
+    /// True if all closes are seen, as far as the search of the code found.
     pub are_seen: bool,
     /// The first file that was found to have code that may close descriptors by instructions of its own.
     pub unseen_in: Option<String>,
 }
 
 /// Loads a dynamic program and its libraries with the preload library, and finds out whether all closes are seen; `None` if the program
-/// does not get that far. Its `main` is not reached, but the constructors of its libraries run.
+/// fails earlier. Its `main` is not reached, but the constructors of its libraries run.
 pub fn closes(library: &Path, program: &Path) -> Option<Closes> {
     let output = start_with(library, program, CLOSES).ok()?;
     let are_seen = output.status.code() == Some(process::SEES_CLOSES);
@@ -393,12 +393,11 @@ pub fn closes(library: &Path, program: &Path) -> Option<Closes> {
         .then_some(Closes { are_seen, unseen_in })
 }
 
-/// Checks that programs get the engine by the library: it loads, and finds what it needs.
+/// Checks that the library loads into programs, and finds everything that it needs.
 ///
-/// # Errors
-/// Returns why they do not get it. No error if no program can be started for a trial.
+/// # Errors Returns the reason why it does not load. If no program can be started for a trial, there is no error.
 pub fn loads(library: &Path, program: &Path) -> Result<(), String> {
-    // The next child begins a PID namespace, and is the program's to start.
+    // The next child begins a PID namespace; the program itself must start that child.
     if ask::next_child_begins_a_namespace() {
         return Ok(());
     }
@@ -429,8 +428,8 @@ fn why_not(output: &Output, loads: &Result<(), String>) -> Option<String> {
     })
 }
 
-/// Returns the first line that the dynamic linker or the library wrote, without its prefix. A program without the library may print
-/// lines of its own.
+/// Returns the first line of the dynamic linker or the library, without its prefix. A program into which the library did not load
+/// may print lines of its own, which are skipped.
 fn complaint(output: &Output) -> Option<String> {
     let text = [&output.stderr, &output.stdout].map(|text| String::from_utf8_lossy(text).into_owned());
     let theirs = |line: &&str| ["ERROR: ld.so", "Error ", "anyring"].iter().any(|who| line.starts_with(who));
@@ -438,7 +437,7 @@ fn complaint(output: &Output) -> Option<String> {
     Some(line.split_once(": ").map_or(line, |(_, message)| message).to_owned())
 }
 
-/// Returns why a process cannot be traced, from the kernel's `error`, and what to do.
+/// Returns the reason why a process cannot be traced, from the kernel's `error`, and the remedy.
 pub fn why_not_traced(error: &io::Error) -> (String, &'static str) {
     let scope = number("/proc/sys/kernel/yama/ptrace_scope");
     let (why, remedy) = match (error.raw_os_error(), scope) {

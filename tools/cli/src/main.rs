@@ -21,7 +21,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     streams::leave_closed();
-    // Their words are their own, `--` and `--help` too.
+    // These commands parse their words themselves, including `--` and `--help`.
     let words: Vec<_> = std::env::args_os().skip(1).collect();
     match words.split_first() {
         Some((command, words)) if command == "find" => return anyring_find::run(words),

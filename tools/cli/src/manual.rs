@@ -1,4 +1,4 @@
-//! The manual pages: those that `clap_mangen` writes, with the text below the options in sections of their own.
+//! The manual pages as `clap_mangen` writes them, but with the text below the options in sections of its own.
 
 use clap::CommandFactory;
 use std::ffi::OsStr;
@@ -41,7 +41,7 @@ fn sections(extra: &str) -> String {
         match title {
             Some(title) => {
                 out += &format!(".SH {}\n", title.to_uppercase());
-                // `Examples:` says no more than the title.
+                // The word `Examples:` is left out, because it repeats the title.
                 let text = line.strip_prefix(title).unwrap_or_default().trim_start_matches(':').trim_start();
                 out += if text.starts_with('(') { line } else { text };
                 if !text.is_empty() {

@@ -1,4 +1,4 @@
-//! `anyring doctor -- PROGRAM`: how a program is linked, which way the engine gets into it, and whether that works here.
+//! `anyring doctor -- PROGRAM`: how a program is linked, how the engine gets into it, and whether that works here.
 
 use crate::inject::sites::{Survey, survey};
 use crate::library;
@@ -14,31 +14,31 @@ use std::path::{Path, PathBuf};
 /// The report on a program.
 #[derive(Debug, Serialize)]
 pub struct Program {
-    /// Its path; where there is no such program, the name that was given.
+    /// The program's path; if there is no such program, the name that was given.
     pub path: String,
     /// The program's linkage.
     pub kind: Linkage,
-    /// The linkage for people.
+    /// The linkage in words.
     pub linkage: String,
-    /// The interpreters of a script, its own first.
+    /// The interpreters of a script, beginning with the one that the script names.
     pub interpreters: Vec<String>,
-    /// The dynamic linker that it, or the last interpreter, names.
+    /// The dynamic linker that the program names; for a script, that of the last interpreter.
     pub dynamic_linker: Option<String>,
-    /// Whether it names `liburing.so.2` among its libraries.
+    /// True if the program needs `liburing.so.2`.
     pub loads_liburing: bool,
-    /// How it gets to anyring's engine here.
+    /// The way in which the program reaches anyring's engine here.
     pub way: Way,
-    /// The calls that are patched, or trap, in a static program that the engine gets into.
+    /// The calls of a static program that are patched, or trap, if the engine gets into it.
     pub calls: Option<Survey>,
-    /// Whether the closes of a dynamic program that the engine gets into are seen.
+    /// Whether the closes of a dynamic program are seen, if the engine gets into it.
     pub closes: Option<Closes>,
-    /// Whether a program of this kind has an `io_uring` that works here, by that way or the kernel's.
+    /// True if the program has an `io_uring` that works here, anyring's or the kernel's.
     pub works: bool,
-    /// Why not.
+    /// The reason why it does not work.
     pub why_not: Option<String>,
-    /// The remedy for that.
+    /// The remedy, if it does not work.
     pub remedy: Option<String>,
-    /// The command to run it by.
+    /// The command that runs the program.
     pub command: Option<String>,
 }
 
@@ -48,12 +48,12 @@ pub struct Program {
 pub enum Linkage {
     NotFound,
     NotExecutable,
-    /// Its interpreter or its dynamic linker is not there.
+    /// The program's interpreter or dynamic linker does not exist.
     NoInterpreter,
-    /// With the C library of the GNU project.
+    /// Dynamically linked, with glibc.
     DynamicGlibc,
     DynamicMusl,
-    /// With another dynamic linker.
+    /// Dynamically linked, with another dynamic linker.
     Dynamic,
     Static,
     StaticPie,
@@ -65,7 +65,7 @@ pub enum Linkage {
     Unknown,
 }
 
-/// How a program gets to anyring's engine.
+/// The ways in which a program reaches anyring's engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
@@ -73,20 +73,20 @@ pub enum Way {
     Preload,
     /// By ptrace, before its first instruction.
     Inject,
-    /// By anyring's `liburing.so.2`, which it loads.
+    /// By anyring's `liburing.so.2`, which the program loads.
     Liburing,
     None,
 }
 
-/// The machine, by what it allows.
+/// The properties of the machine that decide which way works.
 pub struct Place<'a> {
-    /// Whether `auto` takes the kernel's `io_uring`.
+    /// True if `auto` chooses the kernel's `io_uring`.
     pub kernel_works: bool,
     pub trap: &'a Trap,
     pub injection: &'a Injection,
 }
 
-/// Examines a program, which is given with its arguments.
+/// Examines a program; `words` are the program and its arguments.
 pub fn examine(words: &[OsString], place: &Place<'_>) -> Option<Program> {
     let name = words.first()?;
     let mut program = Program {
@@ -149,7 +149,7 @@ pub fn examine(words: &[OsString], place: &Place<'_>) -> Option<Program> {
     Some(program)
 }
 
-/// Whether this process may execute the file.
+/// True if this process may execute the file.
 fn is_executable(path: &Path) -> bool {
     // SAFETY: reads a string.
     path.is_file() && unsafe { libc::access(string(path.as_os_str()).as_ptr(), libc::X_OK) } == 0
@@ -170,7 +170,7 @@ impl Program {
         self.remedy = (!remedy.is_empty()).then(|| remedy.to_owned());
     }
 
-    /// Says what it is.
+    /// Sets the facts about the program's file.
     fn describe(&mut self, description: &Description) {
         self.interpreters = description.interpreters.iter().map(|name| text(name)).collect();
         self.dynamic_linker = description.linker.as_deref().map(text);
@@ -205,7 +205,7 @@ impl Program {
         }
     }
 
-    /// Says how the engine gets into it, and whether it works.
+    /// Chooses the way in which the engine gets into the program, and sets whether it works.
     fn choose_way(&mut self, description: &Description, place: &Place<'_>) {
         let Place { kernel_works, trap, injection } = *place;
         match self.kind {
@@ -258,11 +258,11 @@ impl Program {
             }
             Linkage::NotFound | Linkage::NotExecutable => {}
         }
-        // Whatever is executed has the kernel's.
+        // Every program that can be executed can use the kernel's io_uring, if that works.
         self.works |= kernel_works;
     }
 
-    /// The command to run it by, as a shell reads it.
+    /// Returns the command that runs the program, as a shell reads it.
     fn words_to_run(&self, words: &[OsString]) -> String {
         let program = words.iter().cloned().map(quoted).collect::<Vec<_>>().join(" ");
         match (self.way, installed_liburing()) {
@@ -274,14 +274,14 @@ impl Program {
     }
 }
 
-/// The directory of anyring's `liburing.so.2`, where this command was installed with it.
+/// Returns the directory of anyring's `liburing.so.2`, if this command was installed with it.
 fn installed_liburing() -> Option<PathBuf> {
     let library = library::find().ok()?;
     let directory = library.parent()?;
     directory.join("liburing.so.2").exists().then(|| directory.to_owned())
 }
 
-/// The name that people have for a machine of an ELF header.
+/// Returns the usual name of a machine of an ELF header.
 fn machine_name(machine: u16) -> String {
     let name = match machine {
         3 => "x86, 32-bit",

@@ -54,7 +54,7 @@ pub fn run(arguments: &Run) -> ExitCode {
     if let Some(code) = refuse_settings(&config) {
         return code;
     }
-    // The same choice as that of the program's front end.
+    // The program's front end makes the same choice.
     // SAFETY: creates a ring.
     let kernel = |number, arguments| unsafe { arch::syscall(number, arguments) };
     let is_traced = trace::is_wanted() || arguments.trace.is_some();
@@ -149,7 +149,7 @@ fn say(what: &str) {
     log::line(config::Level::Info, format_args!("{what}"));
 }
 
-/// Returns the environment's settings, as the program's front end will read them.
+/// Returns the settings in the environment, as the program's front end will read them.
 fn settings() -> Config {
     unsafe extern "C" {
         static environ: *const *const libc::c_char;
@@ -219,8 +219,8 @@ fn set_environment(arguments: &Run, library: &Path) {
     set("ANYRING_STARTED", OsStr::new(&std::process::id().to_string()));
 }
 
-/// Makes a relative path in `--log`, which begins with a dot, absolute: the program may change its directory. The path
-/// comes last, and may contain commas.
+/// Makes a relative path in `--log`, which begins with a dot, absolute, because the program may change its directory.
+/// The path comes last, and may contain commas.
 fn from_the_root(log: &OsStr) -> OsString {
     let bytes = log.as_bytes();
     let mut start = 0;
@@ -292,7 +292,7 @@ fn refuse(program: &Path, kind: Kind) -> Option<ExitCode> {
             "the engine can only be loaded into programs for the same kind of machine",
             "use a build for this machine",
         ),
-        // Shells run files of an unknown kind as scripts; the kernel refuses them. Execution decides.
+        // A shell runs a file of an unknown kind as a script; the kernel refuses to execute it. The attempt decides.
         Kind::Dynamic | Kind::Sanitized | Kind::Static | Kind::Unknown => return None,
     };
     Some(code)

@@ -17,7 +17,7 @@ pub fn by_signal(signal: i32) -> ExitCode {
     ExitCode::from(BY_SIGNAL + signal as u8)
 }
 
-/// Prints what failed, why, and what to do, as far as known.
+/// Prints the failure, its reason and the remedy; the reason and the remedy may be empty.
 pub fn fail(code: u8, what: &str, why: &str, remedy: &str) -> ExitCode {
     say_error!("anyring: {what}");
     if !why.is_empty() {

@@ -1,8 +1,8 @@
-//! `anyring trace`: runs a program, and shows what becomes of each of its requests.
+//! `anyring trace`: runs a program, and shows each of its requests.
 //!
-//! The program runs in a child, as `anyring run` would run it. This process makes a buffer in memory, whose path its child
-//! finds in `ANYRING_TRACE`, reads what comes, and shows it (crate `anyring-tracer`). The buffer is a file in memory that both
-//! have mapped, so it keeps what a program told that is killed.
+//! The program runs in a child, as under `anyring run`. This process makes a buffer in memory, whose path the child finds in
+//! `ANYRING_TRACE`, reads the events, and shows them (crate `anyring-tracer`). The buffer is a memory file that both processes
+//! have mapped, so the events of a killed program are not lost.
 
 mod attach;
 mod output;
@@ -21,10 +21,10 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How many slots of 64 bytes the buffer has: 4 MiB.
+/// The number of slots of 64 bytes in the buffer, which has 4 MiB.
 const SLOTS: usize = 1 << 16;
 
-/// Runs the program, whose status is this command's, or watches running ones.
+/// Runs the program and returns its exit status, or watches running processes.
 pub fn trace(arguments: &Trace) -> ExitCode {
     let filter = match output::filter(arguments) {
         Ok(filter) => filter,
@@ -80,14 +80,14 @@ pub fn trace(arguments: &Trace) -> ExitCode {
     status
 }
 
-/// Prints the end of the trace; the status where it could not be printed.
+/// Prints the end of the trace. Returns the status if that fails.
 fn end(session: &mut Session) -> Option<ExitCode> {
-    // A reader of the lines that has gone wants no more, and the program is not to be disturbed by that.
+    // A broken pipe is no error: the reader has seen enough, and the program must not be disturbed.
     let error = session.end().err().filter(|error| error.kind() != io::ErrorKind::BrokenPipe)?;
     Some(fail(&format!("cannot write the trace: {error}"), "see whether the disk is full"))
 }
 
-/// Options that would have no effect, and what to do instead.
+/// Returns the first option that would have no effect, and the remedy.
 fn senseless(arguments: &Trace) -> Option<(&'static str, &'static str)> {
     let is_attached = !arguments.processes.is_empty();
     if arguments.clock > 2 {
@@ -109,16 +109,16 @@ fn fail(what: &str, remedy: &str) -> ExitCode {
     status::fail(OWN_FAILURE, what, "", remedy)
 }
 
-/// The events that came, beside what is shown.
+/// Facts about the events that were read.
 #[derive(Default)]
 struct Heard {
-    /// Records whose writer died before they were whole.
+    /// The number of records whose writer died before they were complete.
     unfinished: u64,
-    /// Records that make no sense.
+    /// The number of invalid records.
     senseless: u64,
-    /// Records that were dropped for want of room.
+    /// The number of records that writers dropped because there was no room.
     dropped: u64,
-    /// Whether any process told of itself.
+    /// True if any process has published an event.
     anything: bool,
 }
 
@@ -142,7 +142,7 @@ impl Heard {
 
 /// The reader's side of the buffer.
 struct Reader {
-    /// Lies in the file.
+    /// The buffer in the file's memory.
     buffer: Buffer,
     file: SharedFile,
 }
@@ -170,7 +170,7 @@ impl Reader {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 let failed = run::run(&arguments.run(path.into()));
-                // The status of a failure, which nothing else gives out.
+                // The exit status for a failure of the command itself, which no program returns by accident.
                 let code = if failed == ExitCode::from(NOT_FOUND) {
                     NOT_FOUND
                 } else if failed == ExitCode::from(NOT_EXECUTABLE) {
@@ -188,7 +188,7 @@ impl Reader {
         }
     }
 
-    /// Shows what comes until the child and all others that told of themselves have ended.
+    /// Shows events until the child and all other processes that published events have ended.
     fn follow(&self, child: libc::pid_t, session: &mut Session) -> (ExitCode, Heard) {
         const SHORTEST: Duration = Duration::from_micros(50);
         const LONGEST: Duration = Duration::from_millis(5);
@@ -197,10 +197,10 @@ impl Reader {
         let mut status = None;
         let mut others = BTreeSet::new();
         let mut pause = SHORTEST;
-        // How long the process that has claimed the next record has been gone.
+        // The time for which the process that has claimed the next record has been gone.
         let mut gone = Duration::ZERO;
         loop {
-            // Before the buffer is looked at: what the child told is in it when it has ended.
+            // The child's end is checked before the buffer is read: at its end, all of its events are in the buffer.
             status = status.or_else(|| ended(child));
             others.retain(|&process| lives(process));
             let over = status.is_some() && others.is_empty();
@@ -208,7 +208,7 @@ impl Reader {
             match self.take(session, &mut heard, &mut others, passes_over) {
                 0 if over && matches!(self.buffer.next(), Next::Empty) => break,
                 0 => {
-                    // What a terminal shows is as new as can be.
+                    // A terminal shows the newest events.
                     let _ = session.flush();
                     std::thread::sleep(pause);
                     let is_stuck = matches!(self.buffer.next(), Next::Unfinished(process) if !lives(process));
@@ -222,7 +222,8 @@ impl Reader {
         (status.unwrap_or(ExitCode::from(OWN_FAILURE)), heard)
     }
 
-    /// Shows what is there; how much that was. `passes_over`: the process that has claimed the next record is gone.
+    /// Shows the events in the buffer, and returns their number. If `passes_over`, an unfinished record of a process
+    /// that is gone is skipped.
     fn take(
         &self,
         session: &mut Session,
@@ -256,7 +257,7 @@ impl Reader {
     }
 }
 
-/// The status of the child, if it has ended.
+/// Returns the status of the child, if it has ended.
 fn ended(child: libc::pid_t) -> Option<ExitCode> {
     let mut status = 0;
     // SAFETY: waits for a child of ours, if it has ended.
@@ -278,8 +279,8 @@ fn lives(process: u32) -> bool {
 
 static CHILD: std::sync::atomic::AtomicI32 = std::sync::atomic::AtomicI32::new(0);
 
-/// Passes on signals that are meant for the program, but for a terminal's, which reach both. The trace goes
-/// on until the program has ended.
+/// Passes on signals that are meant for the program, except those of a terminal, which reach both processes. The trace
+/// continues until the program has ended.
 fn forward_signals(child: libc::pid_t) {
     extern "C" fn forward(signal: libc::c_int) {
         // SAFETY: sends a signal to the child.

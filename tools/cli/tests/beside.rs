@@ -33,14 +33,14 @@ fn a_ring_is_ours_among_the_kernels() {
         let (auto, log) = run("auto", &program, &[]);
         assert_eq!(auto, ours, "{name}: left: auto\n{log}");
         assert!(log.contains(expected()), "{name}: {log}");
-        // The kernel engine was requested: what it refuses is not replaced.
+        // The kernel engine was requested, so anyring does not provide the rings that the kernel refuses.
         let (kernel, log) = run("kernel", &program, &[]);
         assert_eq!(kernel.code, Some(i32::from(!kernel_makes(SQE_MIXED))), "{}", kernel.stdout);
         assert!(log.contains("engine=kernel program="), "{log}");
     }
 }
 
-/// Tests programs that are not written for this, all of whose rings have such flags.
+/// Ordinary programs behave as on the kernel, if all of their rings have such flags.
 #[by(over_the_kernel)]
 fn programs_do_what_they_do_on_the_kernel() {
     for (name, code) in [

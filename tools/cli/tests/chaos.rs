@@ -33,7 +33,7 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("chaos-{}-{name}.json", std::process::id()))
 }
 
-/// A bug: the program's case that has it, and the faults that reveal it.
+/// A bug: the case of the program with the bug, and the faults that reveal it.
 struct Bug<'a> {
     case: &'a str,
     faults: &'a str,
@@ -41,7 +41,7 @@ struct Bug<'a> {
 }
 
 impl Bug<'_> {
-    /// Finds the bug among 100 seeds and shrinks it to the few faults that reveal it, among them `shows`, and replays it.
+    /// Finds the bug among 100 seeds, shrinks it to the few faults that reveal it, among them `shows`, and replays it.
     fn is_found(&self, shows: &str) {
         let record = file(self.case);
         let path = record.to_str().unwrap();
@@ -95,7 +95,8 @@ fn is_repaired(case: &str, faults: &str) {
     );
 }
 
-/// Checks a bug that the engine sees while a request is in flight: longer than a busy machine keeps the program from what it does.
+/// Checks a bug that the engine sees while a request is in flight. The request is delayed for longer than a busy machine delays
+/// the program.
 fn is_shown_in_flight(case: &str) {
     Bug { case, faults: "late", options: &["--delay", "0.5"] }.is_found("late");
     is_repaired(case, "ordinary");
@@ -249,7 +250,7 @@ fn failures_are_what_was_asked_for() {
     let (before, _) = counted.split_once(" failed, ").unwrap();
     let failed = before.rsplit(' ').next().unwrap().parse::<usize>().unwrap();
     assert!(failed > 1, "{counted}");
-    // All in the same way: one line with the seeds, and one command.
+    // All runs failed in the same way: one line has all seeds, and there is one command.
     let (_, seeds) = counted.split_once(&format!("anyring: {failed} seeds failed: ")).unwrap();
     let (_, seeds) = seeds.lines().next().unwrap().split_once(" injected: ").unwrap();
     assert_eq!(seeds.split(", ").count(), failed, "{counted}");

@@ -133,7 +133,7 @@ fn manuals_are_written() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-/// Arguments of `find` are its own, even those that the command also has.
+/// The arguments of `find` are parsed by `find`, even those that the command has, too.
 #[test]
 fn find_is_found() {
     let find = |words: &[&str]| Command::new(anyring()).arg("find").args(words).output().unwrap();
@@ -145,7 +145,7 @@ fn find_is_found() {
     assert!(output.status.code() == Some(1) && says(&output, "-nonsense"), "{output:?}");
 }
 
-/// A reader such as `head` closes the pipe early: the command dies silently, as other tools do.
+/// If a reader such as `head` closes the pipe early, the command dies silently, as other tools do.
 #[test]
 fn readers_may_go() {
     let (reader, writer) = std::io::pipe().unwrap();
@@ -170,7 +170,7 @@ fn readers_may_go() {
         let died = output.status.signal() == Some(libc::SIGPIPE);
         assert!(died || words.ends_with(&["--help"]), "{words:?}: {output:?}");
     }
-    // A broken standard error does not matter: the command has the program's status.
+    // If standard error is broken, the command still returns the program's status.
     for words in [["trace", "--"].as_slice(), &["chaos", "--"], &["chaos", "--runs", "2", "--"]] {
         let mut command = Command::new(anyring());
         let output = command.args(words).arg("true").stderr(writer.try_clone().unwrap()).output().unwrap();
@@ -222,7 +222,7 @@ fn shells_complete_it() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "--engine\n", "{output:?}");
 }
 
-/// All crates that the libraries which `anyring run` brings into programs depend on lie in `images`, from where `cargo install` builds them.
+/// The directory `images`, from which `cargo install` builds, contains all crates that the libraries of `anyring run` need.
 #[test]
 fn the_sources_of_the_images_are_complete() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,4 +1,4 @@
-//! `anyring doctor -- PROGRAM`: each kind of program, and which way in it gets.
+//! `anyring doctor -- PROGRAM`: each kind of program, and the way in which the engine gets into it.
 
 mod support;
 
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::{built, built_by_musl, denied_to};
 
-/// The doctor's report on a program in a sandbox of `deny.c`.
+/// Returns the doctor's report on a program in a sandbox of `deny.c`.
 fn examined(sandbox: &str, program: &Path) -> Value {
     let output =
         denied_to(sandbox, &["doctor", "--json", "--"]).arg(program).arg("an argument").output().unwrap();
@@ -21,7 +21,7 @@ fn examined(sandbox: &str, program: &Path) -> Value {
     program
 }
 
-/// That it is of this kind, and gets the engine in this way where `io_uring` is denied.
+/// Checks that a program has this linkage, and that the engine gets into it in this way if `io_uring` is denied.
 fn is(program: &Path, kind: &str, way: &str) -> Value {
     let report = examined("1", program);
     assert_eq!((&report["kind"], &report["way"]), (&kind.into(), &way.into()), "{report}");
@@ -41,7 +41,7 @@ fn script(name: &str, text: &str, mode: u32) -> PathBuf {
     path
 }
 
-/// A copy of a program, whose first bytes are changed.
+/// Returns a copy of a program whose first bytes are changed.
 fn copy(program: &Path, name: &str, change: impl Fn(&mut [u8])) -> PathBuf {
     let path = directory().join(format!("{name}-{}", std::process::id()));
     let mut bytes = fs::read(program).unwrap();
@@ -58,7 +58,7 @@ fn dynamic_programs_are_preloaded() {
     let command = report["command"].as_str().unwrap();
     assert!(command.starts_with("anyring run ") && command.ends_with("/nop 'an argument'"), "{command}");
     is(&built("nop-fixed"), "dynamic-glibc", "preload");
-    // What it says works.
+    // The command that the report names must work.
     let line = format!("PATH=\"$1:$PATH\"; {command} >/dev/null");
     let commands = support::anyring().parent().unwrap();
     let deny = built("deny");
@@ -81,7 +81,7 @@ fn static_programs_get_it_by_ptrace() {
     assert!(report["works"] == false && report["why_not"].as_str().unwrap().contains("ptrace"), "{report}");
     assert!(report["remedy"].as_str().unwrap().contains("SYS_PTRACE"), "{report}");
     is(&built("nop-static-pie"), "static-pie", "inject");
-    // What is killed cannot be trapped.
+    // In a sandbox that kills processes for the calls, the calls cannot trap.
     let report = examined("kill", &program);
     assert!(
         report["works"] == false && report["why_not"].as_str().unwrap().contains("takes precedence"),
@@ -138,14 +138,14 @@ fn programs_that_gain_privileges_are_left_alone() {
     }
 }
 
-/// Where nothing can be preloaded, anyring's `liburing.so.2` may still take the place of the other.
+/// If no library can be preloaded, the program may still load anyring's `liburing.so.2` instead of the other one.
 #[test]
 fn programs_of_liburing_have_another_way() {
     let of_liburing = built("nop-of-liburing");
     let report = is(&of_liburing, "dynamic-glibc", "preload");
     assert_eq!(report["loads_liburing"], true);
     assert_eq!(is(&built("nop"), "dynamic-glibc", "preload")["loads_liburing"], false);
-    // A library that does not load, with a liburing.so.2 beside it.
+    // A library that does not load, with anyring's liburing.so.2 beside it.
     let broken = directory().join("broken");
     fs::create_dir_all(&broken).unwrap();
     fs::write(broken.join("libanyring_preload.so"), "no library").unwrap();

@@ -10,7 +10,7 @@ use anyring_mapping::SharedFile;
 use support::{anyring, built};
 
 const ROOM: usize = 1 << 16;
-/// With this many seeds, each fault occurs.
+/// A number of seeds with which each fault occurs.
 const SEEDS: u64 = 40;
 /// Faults per million decisions.
 const RATE: u32 = 300_000;

@@ -1,5 +1,5 @@
-//! `docs/system-calls.md`: a program runs if a filter allows only the calls that it makes itself, and those that the page lists for
-//! the phase; and it runs if a filter refuses one of the calls that the front ends can do without.
+//! `docs/system-calls.md`: a program runs if a filter allows only the program's own calls, and those that the page lists for the
+//! phase. It also runs if a filter refuses one of the calls that the front ends can do without.
 
 mod support;
 
@@ -11,7 +11,7 @@ use std::process::Command;
 #[cfg(target_arch = "x86_64")]
 use support::{anyring, built};
 
-/// The numbers of calls; the crate lacks one of them.
+/// The numbers of calls, including one that the crate `libc` lacks.
 #[cfg(target_arch = "x86_64")]
 mod calls {
     pub use libc::*;
@@ -274,13 +274,14 @@ fn rings_are_used_where_nothing_else_is_allowed() {
     }
 }
 
-/// The calls that are required by `anyring run`, the C library, the program or the engine.
+/// The calls that cannot be refused, because `anyring run`, the C library, the program or the engine needs them.
 #[cfg(target_arch = "x86_64")]
 const NEEDED: &str = "clock_gettime clone close epoll_create1 epoll_ctl epoll_pwait eventfd2 execve exit exit_group fcntl fstat \
     ftruncate futex getpid io_uring_enter io_uring_register io_uring_setup ioctl lseek memfd_create mmap mprotect munmap newfstatat openat \
     pipe2 pread64 read rt_sigaction rt_sigreturn write";
 
-/// Runs a program that has rings and a child, or executes programs, once for each listed call, which is refused from `anyring run` on.
+/// Runs a program that has rings and a child, or executes programs, once for each listed call. The call is refused from `anyring run`
+/// on.
 #[cfg(target_arch = "x86_64")]
 fn does_without_each_call(errno: i32, program: &str, what: &str) {
     let headings = ["Before main", "From the first ring on", "Children and other programs"];

@@ -1,4 +1,4 @@
-//! The line of `--log info`: which process writes it, where to, and its contents.
+//! The line of `--log info`: the process that writes it, its destination and its contents.
 
 mod support;
 
@@ -63,7 +63,7 @@ fn programs_that_close_standard_error_have_a_line() {
         assert!(output.status.success(), "{output:?}");
         let lines = lines(&output);
         if name == "true" {
-            // The shell has redirected its standard error, and with it the program's.
+            // The shell has redirected its standard error, and the program's with it.
             assert!(lines.is_empty(), "{output:?}");
             continue;
         }
@@ -108,7 +108,7 @@ fn children_without_a_ring_are_silent() {
         assert_eq!(lines.len(), 1, "{output:?}");
         assert_eq!(value(&lines[0], "program"), "true", "{output:?}");
     }
-    // Of the kernel's rings it is only known that they are the kernel's.
+    // Of the kernel's rings, anyring knows only that they are the kernel's.
     let mut command = Command::new(anyring());
     command.args(["run", "--engine", "kernel", "--log", "info", "--", "sh", "-c", "true; env true; exit 0"]);
     let output = command.output().unwrap();
@@ -130,7 +130,7 @@ fn children_do_not_take_their_parents_line() {
     let who = format!("anyring[{}]", child.id());
     let output = child.wait_with_output().unwrap();
     let lines: Vec<_> = lines(&output).into_iter().map(|line| line.0).collect();
-    // If the kernel is new enough to create all rings, the request for a ring is not noticed.
+    // If the kernel can create all rings, the request for a ring is not noticed.
     let expected = if support::kernel_makes(NEWEST) { vec![] } else { vec![who] };
     assert_eq!(lines, expected, "{output:?}");
     let mut command = Command::new(anyring());
@@ -188,7 +188,7 @@ fn the_descriptor_of_the_log_lies_aside() {
     assert_eq!(aside.len(), 1, "{ours:?}");
 }
 
-/// If standard error has no reader, the program ends as without a line of ours, and gets no SIGPIPE for it.
+/// If standard error has no reader, the program ends as without anyring's line, and gets no SIGPIPE for that line.
 #[test]
 fn a_log_without_a_reader_is_nobodys_signal() {
     let look = "use POSIX; $SIG{PIPE} = sub { exit 9 }; my $s = POSIX::SigSet->new(SIGPIPE); \

@@ -1,4 +1,4 @@
-//! `--stats-file`: what a process does, in Prometheus's text format, while it runs.
+//! `--stats-file`: the metrics of a process, in Prometheus's text format, while it runs.
 
 mod support;
 
@@ -13,12 +13,12 @@ use support::{anyring, built};
 /// The labels of a sample, in their order.
 type Labels = Vec<(String, String)>;
 
-/// Samples by name and labels.
+/// The samples, by name and labels.
 #[derive(Debug, Default)]
 struct Samples(BTreeMap<(String, Labels), f64>);
 
 impl Samples {
-    /// The value of the one sample with this name, and with this label if one is given.
+    /// Returns the value of the only sample with this name, and with this label if one is given.
     fn value(&self, name: &str, label: Option<(&str, &str)>) -> Option<f64> {
         let has = |labels: &Labels| {
             label.is_none_or(|(name, value)| labels.iter().any(|one| one.0 == name && one.1 == value))
@@ -39,7 +39,7 @@ fn is_name(name: &str) -> bool {
     starts_well && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Reads a text by the rules of Prometheus's format, version 0.0.4.
+/// Parses a text by the rules of Prometheus's format, version 0.0.4.
 fn parse(text: &str) -> Samples {
     assert!(text.ends_with('\n'), "the last line ends");
     let (mut samples, mut helped, mut typed) = (Samples::default(), BTreeSet::new(), BTreeMap::new());
@@ -96,7 +96,7 @@ fn sample(line: &str) -> (String, Labels, f64) {
     (name.to_owned(), labels, value.parse().unwrap())
 }
 
-/// A directory that only this test uses, empty.
+/// Returns an empty directory that only this test uses.
 fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("metrics-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&path).unwrap();
@@ -136,7 +136,7 @@ impl Running {
     }
 }
 
-/// Waits until the file says what is wanted; each version of the file is whole.
+/// Waits until the samples in the file satisfy a condition. Each version of the file is complete.
 fn until(file: &Path, says: impl Fn(&Samples) -> bool) -> Samples {
     const PATIENCE: Duration = Duration::from_secs(60);
     let deadline = Instant::now() + PATIENCE;
@@ -161,7 +161,7 @@ fn a_running_program_tells_what_it_does() {
     std::fs::copy(built("metrics"), &program).unwrap();
     let mut running = Running::start(&[], &file, &program, &[]);
     running.says("ready");
-    // A file that was written while the last call was under way says that the request is there, and not yet who waits for it.
+    // A file that was written during the last call counts the request, but not yet the thread that waits for it.
     let samples = until(&file, |samples| {
         samples.of("anyring_requests_total", "READ") == Some(2.0)
             && samples.value("anyring_enter_calls_total", None) == Some(9.0)
@@ -205,7 +205,7 @@ fn each_process_has_a_file_of_its_own() {
     let mut running = Running::start(&[], &directory.join("%p.prom"), &built("metrics"), &["fork"]);
     running.says("child");
     let parent = running.child.id().to_string();
-    // The child has not made the ring that it uses.
+    // The child uses a ring that its parent made.
     let child = || {
         let entries = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
         let mut files = entries.filter(|path| path.extension().is_some_and(|extension| extension == "prom"));
@@ -283,7 +283,7 @@ fn other_files_than_regular_ones_are_left_alone() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(125) && said.contains("not a regular file"), "{said}");
-    // The variable alone is refused when the file is to be replaced.
+    // The variable alone, without the option, is refused when the file is replaced.
     let output = Command::new(anyring())
         .env("ANYRING_STATS_FILE", &link)
         .args(["run", "--engine", "user", "--"])

@@ -1,4 +1,4 @@
-//! `anyring top` and `anyring trace -p`: the rings of running processes are seen as they are, and live no longer for it.
+//! `anyring top` and `anyring trace -p` see the rings of running processes as they are, and do not extend their lives.
 
 mod support;
 
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use support::{anyring, built, kernel_has_io_uring};
 
-/// How long a state is waited for.
+/// The maximum time to wait for a state.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Whether this user may look at processes of its own.
+/// True if this user may look at processes of its own.
 fn may_look() -> bool {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     // SAFETY: asks only.
@@ -32,11 +32,11 @@ fn engines() -> Vec<&'static str> {
     if may_look() { engines } else { Vec::new() }
 }
 
-/// The program, which has made its ring.
+/// A program that has made its ring.
 struct Program {
     child: Child,
     input: Option<ChildStdin>,
-    /// Stays open: the program may say more.
+    /// The pipe stays open, because the program may print more.
     _output: BufReader<ChildStdout>,
 }
 
@@ -44,7 +44,7 @@ impl Program {
     fn start(engine: &str, words: &[&str]) -> Program {
         let program = built("outside");
         let mut command = match engine {
-            // As it is, without anything of anyring.
+            // The program runs without anyring.
             "kernel" => Command::new(program),
             _ => {
                 let mut command = Command::new(anyring());
@@ -85,7 +85,7 @@ fn top(words: &[&str]) -> Output {
     Command::new(anyring()).args(["top", "--once", "-d", "0.2"]).args(words).output().unwrap()
 }
 
-/// The rings of a process, as the table has them.
+/// Returns the rings of a process, as the table shows them.
 fn rings(process: &str) -> Vec<Value> {
     let output = top(&["--json", "-p", process]);
     assert!(output.status.success(), "{output:?}");
@@ -97,7 +97,7 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
-/// A ring by its only row, once that is as wanted.
+/// Returns the only ring of a process, once its row satisfies a condition.
 fn ring_that(program: &Program, is_wanted: impl Fn(&Value) -> bool) -> Value {
     let began = Instant::now();
     loop {
@@ -162,7 +162,7 @@ fn the_table_is_text_where_there_is_no_terminal() {
     }
 }
 
-/// `anyring trace -p`, which writes to a file.
+/// A running `anyring trace -p`, which writes to a file.
 struct Trace {
     child: Child,
     path: PathBuf,
@@ -176,7 +176,7 @@ impl Trace {
         Trace { child: command.spawn().unwrap(), path }
     }
 
-    /// The trace so far, once it has this in it.
+    /// Returns the trace so far, once it contains this text.
     fn waits_for(&self, what: &str) -> String {
         let began = Instant::now();
         loop {
@@ -217,7 +217,7 @@ fn requests_have_lines_until_the_process_ends() {
     }
 }
 
-/// Requests that were in flight when the trace began are known by what is left of them in the queue.
+/// Requests that were in flight when the trace began are known from their entries in the queue.
 #[test]
 fn requests_of_before_the_trace_are_shown_when_they_complete() {
     for engine in engines() {
@@ -244,7 +244,7 @@ fn a_trace_ends_after_so_many_results() {
     }
 }
 
-/// The end of each ring lets go of a socket, whose peer the program waits for: a trace that kept the ring would never let it end.
+/// The end of each ring closes a socket whose peer the program waits for: if the trace kept the ring alive, it would never end.
 #[test]
 fn rings_end_while_they_are_watched() {
     for engine in engines() {
@@ -254,7 +254,7 @@ fn rings_end_while_they_are_watched() {
         let mut machine = Command::new(anyring());
         machine.args(["top", "--json", "-d", "0.05", "-p", &program.id()]).stdout(Stdio::null());
         let mut machine = machine.spawn().unwrap();
-        // The first ring lives on.
+        // The first ring stays open.
         for ring in 2..=1 + ROUNDS {
             trace.waits_for(&format!("] ring {ring} "));
             program.go_on();
@@ -267,7 +267,7 @@ fn rings_end_while_they_are_watched() {
     }
 }
 
-/// The rings of the program before end with it, and those of the new one are found.
+/// If the process executes another program, its rings end, and those of the new program are found.
 #[test]
 fn a_program_that_executes_another_one_is_watched_on() {
     for engine in engines() {
@@ -283,7 +283,7 @@ fn a_program_that_executes_another_one_is_watched_on() {
     }
 }
 
-/// A ring ends for the process that is watched when that has closed it, though a child has it on.
+/// A ring has ended for the watched process when it has closed the ring, even if a child still has it.
 #[test]
 fn a_ring_that_a_child_keeps_has_ended_for_its_parent() {
     for engine in engines() {
@@ -297,7 +297,8 @@ fn a_ring_that_a_child_keeps_has_ended_for_its_parent() {
     }
 }
 
-/// A user who may not trace the program: nobody, or one who looks at a process of root's.
+/// A user who may not trace the process gets the reason. If the test runs as root, that user is `nobody`; otherwise the
+/// process is one of root's.
 #[test]
 fn who_may_not_look_is_told_why() {
     // SAFETY: asks only.
@@ -328,7 +329,7 @@ fn who_may_not_look_is_told_why() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(125), "{said}");
     assert!(said.contains("cannot list the descriptors of process") && said.contains("do:  "), "{said}");
-    // Of all processes, those that may be looked at are shown, and the others are counted.
+    // Among all processes, those that may be looked at are shown, and the others are counted.
     let output = run(&["top", "--once", "--json", "-d", "0.1"]).unwrap();
     let table: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(number(&table["processes_denied"]) > 0.0, "{table}");

@@ -34,7 +34,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Runs `anyring chaos` in a directory, whose files each run makes anew.
+/// Runs `anyring chaos` in a directory, in which each run makes its files anew.
 fn chaos(directory: &Directory, options: &[&str]) -> Output {
     Command::new(anyring()).arg("chaos").args(options).current_dir(&directory.0).output().unwrap()
 }
@@ -48,7 +48,8 @@ fn power(directory: &Directory, program: &str, case: &str, options: &[&str]) -> 
     chaos(directory, &[&fixed[..], options, &["--", program, case, "write"]].concat())
 }
 
-/// Finds the bug of a case among 100 seeds, shrinks it to a moment and few losses, among them one that `shows`, and replays it.
+/// Finds the bug of a case among 100 seeds, shrinks it to a moment and few losses, among them one that contains `shows`, and
+/// replays it.
 fn is_found(case: &str, model: &str, shows: &str) {
     let (directory, records) =
         (Directory::new(&format!("{case}-{model}")), Directory::new(&format!("{case}-{model}-record")));
@@ -107,7 +108,8 @@ planted! {
     a_header_is_torn: "torn", "ext4", "WRITE";
 }
 
-/// Bugs of programs that rely on what ext4 and XFS guarantee, and the manual pages do not.
+/// Some bugs are none on a certain file system: the programs rely on guarantees of ext4 and XFS that the manual pages
+/// do not give.
 #[test]
 fn some_bugs_are_none_on_a_certain_file_system() {
     passes("power", "create", "ext4");
@@ -134,7 +136,7 @@ fn a_file_that_something_else_writes_is_left_alone() {
     assert!(named.contains("left alone: ") && named.contains("/log: something that was not seen"), "{named}");
 }
 
-/// Runs that pass say nothing of files that were left alone.
+/// The report says in how many of the runs that passed files were left alone.
 #[test]
 fn runs_that_left_files_alone_are_counted() {
     let (directory, program) = (Directory::new("counted"), built("power"));

@@ -9,7 +9,8 @@ use support::{Counters, built, compare};
 
 const NONE: [&str; 0] = [];
 
-/// Sites of `sites-*.c` that are patched while threads run: those of the 24 that lie in one word; on x86-64 these are half.
+/// The number of the 24 sites in `sites-*.c` that are patched while threads run: those that are within one word. On x86-64
+/// these are half.
 const SITES: u64 = if cfg!(target_arch = "aarch64") { 24 } else { 12 };
 
 /// Runs a program, which must behave as in its record and exit with 0.
@@ -32,18 +33,19 @@ fn ends_well_either_way<A: AsRef<OsStr> + Debug>(name: &str, arguments: &[A]) {
 fn inline_calls_trap_or_are_patched() {
     let counters = ends_well("nop", &NONE, false);
     assert_eq!(counters.rings, 2);
-    // 16 batches, two setups, five invalid calls.
+    // The program makes 16 batches, two setups and five invalid calls.
     assert_eq!((counters.traps, counters.sites), (23, 0));
     let counters = ends_well("nop", &NONE, true);
     assert!(counters.sites > 0 && counters.traps < 23, "{counters:?}");
 }
 
-/// A function that makes its calls in a loop has the call's number in a register, which may have another number.
+/// A function that makes calls in a loop has their number in a register. The register may hold the number of another
+/// call instead.
 #[test]
 fn numbers_in_registers_are_patched() {
     let program = built("held");
     let (outcome, counters) = compare(&program, &NONE, false);
-    // One setup, and twenty submissions.
+    // The program makes one setup and twenty submissions.
     assert_eq!((outcome.code, counters.traps), (Some(0), 21), "{}", outcome.stdout);
     let (outcome, counters) = compare(&program, &NONE, true);
     assert_eq!((outcome.code, counters.traps), (Some(0), 0), "{}", outcome.stdout);
@@ -60,7 +62,7 @@ fn programs_at_a_fixed_address() {
     let program = built("nop-fixed");
     let counters = ends_well("nop-fixed", &NONE, false);
     assert_eq!(counters.traps, 23);
-    // Started by a program whose filter does not cover it.
+    // A program whose filter does not cover this program starts it.
     let output = support::denied(1).args(["sh", "-c"]).arg(format!("'{}'; true", program.display())).output();
     let output = output.unwrap();
     assert!(
@@ -93,8 +95,8 @@ fn closes_by_other_functions_are_seen() {
     }
 }
 
-/// Registrations are not checked where all closes are seen, and are again once code has come of which that is not known. If a descriptor is closed unseen
-/// then, the request that waits for its file does not hang.
+/// The engine does not check registrations for unseen closes while it sees all closes. It checks them once code was loaded whose closes it may not
+/// see. Then a request that waits for a file whose descriptor is closed unseen does not hang.
 #[test]
 fn registrations_are_checked_while_closes_may_be_unseen() {
     let closes = built("libtrusted.so");
@@ -123,7 +125,7 @@ fn registrations_are_checked_while_closes_may_be_unseen() {
     assert_eq!(run("trusted-libc", &[OsStr::new("libc.so.6"), first, apart], "0"), never);
     // Closes by the program's own instructions are not seen.
     assert_eq!(run("trusted", &[closes.as_os_str(), first], "0"), never);
-    // No look at the code opens a file if the program's filter may kill for that.
+    // The search of the code opens no file if the program's filter may kill the process for that.
     assert_eq!(run("trusted-libc", &[OsStr::new("filtered")], "0"), "filtered: alive\n");
 }
 
@@ -136,7 +138,7 @@ fn unknown_descriptors_are_closed() {
     }
 }
 
-/// Rings end when they are closed. Only for closes by instructions that are not patched, and so are not seen, an inotify instance is used.
+/// Rings end when they are closed. An inotify instance is used only for closes by instructions that are not patched, and so are not seen.
 #[test]
 fn rings_end_when_they_are_closed() {
     let unseen = u32::from(cfg!(target_arch = "aarch64"));
@@ -163,7 +165,8 @@ fn sets_and_lists_end_where_they_end() {
     ends_well_either_way("bounds", &NONE);
 }
 
-/// Calls that the program's own filter refuses are not made on its behalf: its handlers run, and programs are executed.
+/// Calls that the program's own filter refuses are not made on its behalf: its handlers run, and it can execute
+/// programs.
 #[test]
 fn filters_are_the_programs() {
     let program = built("filters");
@@ -184,7 +187,7 @@ fn lifted_limits_are_not_handed_over() {
     }
 }
 
-/// No thread waits for another that loads a library, and no signal handler calls the dynamic linker.
+/// No thread waits for another one that loads a library, and no signal handler calls the dynamic linker.
 #[test]
 fn functions_are_found_when_the_program_begins() {
     let (outcome, _) = compare(&built("loads"), &[built("libloads.so")], true);
@@ -223,8 +226,8 @@ fn rings_are_not_handed_over() {
     ends_well("rights", &NONE, true);
 }
 
-/// A socket that is closed while pages of a zero-copy send are in flight is reset if that was requested, unless another process has it,
-/// or may have it because the program makes calls that are not seen.
+/// If a socket is closed while pages of a zero-copy send are in flight, the connection is reset if the program requested that, unless
+/// another process has the socket, or may have it because the program makes calls that are not seen.
 #[test]
 fn closed_sockets_are_reset_where_nobody_has_them() {
     for (name, arguments) in [("closed-libc", NONE.as_slice()), ("closed-inline", &["instruction"])] {
@@ -299,7 +302,7 @@ fn children_let_standard_error_go() {
     ends_well("descends", &NONE, false);
     let output = support::denied(libc::EPERM).arg(&program).output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr);
-    // The child with a ring, and the program that was started, print lines, though they have closed standard error.
+    // The child with a ring and the started program print lines, although they have closed standard error.
     assert_eq!((log.matches("rings=1").count(), log.lines().count()), (1, 2), "{log}");
 }
 
@@ -375,7 +378,7 @@ fn the_kernels_engine_below_ours() {
     assert_eq!(support::Outcome::from(&output), support::Outcome::from(&native));
 }
 
-/// Waits that trapped calls pass on to the kernel are interrupted as without the trap.
+/// Waits that trapped calls pass on to the kernel are interrupted by signals as without the trap.
 #[test]
 fn signals_interrupt_waits_that_are_passed_on() {
     for name in ["signals", "signals-libc"] {

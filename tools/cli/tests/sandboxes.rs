@@ -1,4 +1,4 @@
-//! Sandboxes that do more than return an errno: what runs there, and the messages if nothing can.
+//! Sandboxes that do more than return an errno: the programs that run there, and the messages if none can run.
 
 mod support;
 
@@ -51,7 +51,7 @@ fn calls_through_the_c_library_are_answered_where_others_kill() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "done\n");
 }
 
-/// Calls by instructions are patched before `main`, if possible.
+/// Calls by the program's own instructions are patched before `main`, if possible.
 #[test]
 fn calls_by_instructions_are_patched_where_they_would_kill() {
     let program = path("nop-apart");
@@ -95,7 +95,8 @@ fn one_call_alone_is_refused() {
     let report = confined("1", &["doctor", "--json"]).unwrap();
     let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
     assert!(report["kernel"]["refused_call"].is_null(), "{report}");
-    // Without memory files the user engine has no rings, so the kernel's are used, though limited.
+    // Without memory files the user engine cannot make rings, so the kernel's rings are used, although they are
+    // limited.
     let output = confined("1,register,nomemfd", &["run", "--log", "info", "--", &path("nop")]).unwrap();
     assert!(text(&output).contains("engine=kernel"), "{output:?}");
     assert_eq!(output.stdout, expected.stdout);
@@ -112,8 +113,8 @@ fn static_programs_are_refused_or_go_without_where_calls_kill() {
     assert!(text(&output).contains("io_uring is left as it is"), "{output:?}");
 }
 
-/// A filter kills processes that create a memory file, as the engine does for a ring: the engine does not get the program
-/// killed, and does not tell the program that it has rings.
+/// A filter kills processes that create a memory file, which the engine needs for a ring. The engine must not get the
+/// program killed, and must not report to the program that rings are available.
 #[test]
 fn a_filter_that_kills_files_in_memory_kills_nobody() {
     for program in ["nop", "nop-libc", "nop-static", "nop-static-pie"].map(path).iter() {
@@ -189,7 +190,7 @@ fn nothing_is_replaced_silently() {
     refused(run("X", "", &["--log", "bogus"]), "ANYRING_LOG is \"bogus\"");
     refused(run("X", "", &["--log", "/nowhere/log"]), "cannot write the log to /nowhere/log");
     refused(run("X", "", &["--log", "/proc/self/fd/1"]), "no link");
-    // A file that is not a library, and a library that is not ours.
+    // A file that is not a library, and a library that is not anyring's.
     refused(run("ANYRING_PRELOAD", "/etc/passwd", &["--engine", "user"]), "/etc/passwd");
     refused(run("ANYRING_PRELOAD", &path("liburing.so.2"), &["--engine", "user"]), "does not load");
     // Programs that get the variables without `anyring run` are refused as well.
@@ -270,8 +271,8 @@ fn is_root() -> bool {
     is
 }
 
-/// After `unshare --pid` the first child is the init process of a PID namespace, which ends with it: that child must be the
-/// program.
+/// After `unshare --pid`, the first child is the init process of a PID namespace, which ends with that process: the child
+/// must be the program.
 #[test]
 fn the_first_child_is_the_programs() {
     if !is_root() {
@@ -317,7 +318,7 @@ fn the_first_child_is_the_programs() {
     }
 }
 
-/// If no process can be started for a trial, the trial kills nothing.
+/// If no process can be started for a trial, no trial is made, and no process is killed.
 #[test]
 fn a_filter_that_kills_kills_nobody_behind_unshare() {
     if !is_root() {
@@ -334,7 +335,8 @@ fn a_filter_that_kills_kills_nobody_behind_unshare() {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Runs a shell in a mount namespace in which an empty directory is in anyring's place; `None` if that is not possible.
+/// Runs a shell in a mount namespace in which an empty directory replaces that of anyring; `None` if that is not
+/// possible.
 fn elsewhere(root: &Path, script: &str) -> Option<Output> {
     if !is_root() {
         return None;
@@ -351,7 +353,7 @@ fn root(name: &str) -> std::path::PathBuf {
     root
 }
 
-/// Checks the output of a program with the engine: its own lines, and none from the dynamic linker.
+/// Checks that a program has the engine: the output contains the program's lines, and none of the dynamic linker.
 fn has_the_engine(output: &Output, times: usize) {
     let shown = String::from_utf8_lossy(&output.stdout).matches("three mappings: all there").count();
     assert!(output.status.success() && shown == times, "{output:?}");
@@ -360,8 +362,8 @@ fn has_the_engine(output: &Output, times: usize) {
     assert_eq!(said.matches("rings=2").count(), times, "{said}");
 }
 
-/// Programs that cannot load the library by its path load it by a descriptor, and so do their children; also if that
-/// descriptor was closed, or is another file.
+/// Programs that cannot load the library by its path load it by a descriptor, and so do their children, even if the
+/// descriptor was closed or is another file's.
 #[test]
 fn children_in_another_root_have_the_engine() {
     let (program, root) = (path("nop"), root("root"));
@@ -378,7 +380,7 @@ fn children_in_another_root_have_the_engine() {
         let Some(output) = elsewhere(&root, &entered) else { return };
         has_the_engine(&output, times);
     }
-    // The parent has all descriptors closed in them.
+    // The parent starts its children with all descriptors closed.
     let spawn = built("spawn");
     let entered = format!("exec chroot {} {} {program}", root.display(), spawn.display());
     has_the_engine(&elsewhere(&root, &entered).unwrap(), 3);
@@ -389,7 +391,8 @@ fn children_in_another_root_have_the_engine() {
     std::fs::remove_dir(&root).unwrap();
 }
 
-/// Shells that are started without an environment, by functions that take none, and their children.
+/// Shells without an environment, which functions without an environment argument start, have the engine, and so have
+/// their children.
 #[test]
 fn shells_without_an_environment_have_the_engine() {
     let program = built("shells");
@@ -427,7 +430,7 @@ fn bubblewrap_may_hide_the_library() {
     }
 }
 
-/// A debugger stops at each signal: a program that enters no ring gets no signal of ours.
+/// A debugger stops at each signal: a program without rings gets no signal of anyring's.
 #[test]
 fn debuggers_see_no_signal_of_ours() {
     let watch = built("watch");
@@ -484,7 +487,8 @@ fn the_library_answers_within_valgrind() {
     }
 }
 
-/// The address sanitizer's runtime refuses to be loaded after another library, except ours, and detects as many errors.
+/// The address sanitizer's runtime, which refuses to be loaded after another library, accepts anyring's, and detects as
+/// many errors.
 #[test]
 fn programs_with_an_address_sanitizer_run() {
     let program = path("nop-sanitized");

@@ -1,4 +1,4 @@
-//! Static programs: the engine is brought into them by ptrace, whoever starts them.
+//! Static programs: ptrace brings the engine into them, whichever program starts them.
 
 mod support;
 
@@ -10,7 +10,7 @@ use support::{
 
 const NONE: [&str; 0] = [];
 
-/// The static builds of a program, by their kinds.
+/// Returns the static builds of a program, of each kind.
 fn builds(name: &str) -> Vec<PathBuf> {
     let mut builds = vec![built(&format!("{name}-static")), built(&format!("{name}-static-pie"))];
     builds.extend(built_by_musl(&format!("{name}-musl")));
@@ -21,23 +21,23 @@ fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Whether call sites of static programs are patched on this machine.
+/// True if call sites of static programs are patched on this machine.
 const PATCHES: bool = cfg!(target_arch = "x86_64");
 
-/// Calls enter the engine at their sites. What traps is a mapping of the completion ring.
+/// Calls enter the engine at their sites. The only trap is the mapping of the completion ring.
 #[test]
 fn calls_enter_at_their_sites() {
     for program in [builds("nop"), builds("nop-libc")].concat() {
         let (outcome, counters) = compare(&program, &NONE, true);
         assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
-        // 16 batches, two setups, five bad calls.
+        // The program makes 16 batches, two setups and five invalid calls.
         let ring_calls = if PATCHES { 0 } else { 23 };
         assert_eq!((counters.rings, counters.traps), (2, ring_calls + 1), "{}", program.display());
         assert_eq!(counters.sites > 0, PATCHES);
     }
 }
 
-/// The engine runs on a stack of its own, and so do its calls while signals come.
+/// The engine runs on a stack of its own, also while signals come.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_stack_without_room_is_left_alone() {
@@ -47,8 +47,8 @@ fn a_stack_without_room_is_left_alone() {
     }
 }
 
-/// Wherever signals come in a call, one or two, at once or one after the other, their handlers run when the thread is outside the engine, and the call has
-/// its result and changes no other register.
+/// One or two signals come at each instruction of a call, at once or one after the other. Their handlers run when the thread is outside the engine,
+/// and the call has its result and changes no other register.
 #[cfg(target_arch = "x86_64")]
 fn signals_come_at_every_instruction(program: &std::path::Path) {
     let (outcome, counters) = compare(program, &NONE, true);
@@ -73,7 +73,7 @@ fn signals_come_at_every_instruction_with_musl() {
     built_by_musl("stepped-musl").iter().for_each(|program| signals_come_at_every_instruction(program));
 }
 
-/// A stack of the engine comes back, too, when handlers jump out of the way from it to the program.
+/// A stack of the engine is released even if handlers that interrupted each other jump from it to the program.
 #[test]
 fn handlers_jump_out_of_one_another() {
     for program in builds("both") {
@@ -83,7 +83,7 @@ fn handlers_jump_out_of_one_another() {
     }
 }
 
-/// Closes and waits are seen where call sites are patched, and no call traps for it.
+/// If call sites are patched, the engine sees closes and waits without a trap.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn descriptors_are_the_programs() {
@@ -93,7 +93,7 @@ fn descriptors_are_the_programs() {
     }
 }
 
-/// Threads that find no stack trap; a child has all of them to itself.
+/// Calls of threads that find no free stack of the engine trap. A child has all stacks for itself.
 #[test]
 fn more_threads_than_stacks() {
     for program in builds("crowd") {
@@ -155,7 +155,7 @@ fn children_let_standard_error_go() {
         assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
         let output = denied(libc::EPERM).arg(&program).output().unwrap();
         let log = String::from_utf8_lossy(&output.stderr);
-        // The child with a ring, and the program that was started, though they have closed it.
+        // The child with a ring and the started program print lines, although they have closed standard error.
         assert_eq!((log.matches("rings=1").count(), log.lines().count()), (1, 2), "{log}");
     }
 }
@@ -166,7 +166,7 @@ fn children_by_clone3() {
     assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
 }
 
-/// Threads, and other children in the same memory, begin behind the call with a stack of their own.
+/// Threads, and other children that share the memory, begin behind the call, on a stack of their own.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn threads_by_clone3() {
@@ -176,7 +176,7 @@ fn threads_by_clone3() {
     }
 }
 
-/// Threads that wait for locks of files take nothing that threads with other calls need, and signals come meanwhile.
+/// Threads that wait for locks of files hold nothing that calls of other threads need, and signals come meanwhile.
 #[test]
 fn locks_are_waited_for_outside() {
     for program in builds("locks") {
@@ -206,7 +206,7 @@ fn filters_are_the_programs() {
     }
 }
 
-/// Calls that would close or replace descriptors of the engine's trap.
+/// Calls that would close or replace descriptors of the engine trap.
 #[test]
 fn unknown_descriptors_are_closed() {
     for program in builds("unknown") {
@@ -217,7 +217,7 @@ fn unknown_descriptors_are_closed() {
     }
 }
 
-/// Forks and every way to execute a program; what it executes is itself.
+/// A program forks, and executes itself in every way: all of these processes have rings.
 #[test]
 fn children_have_rings_too() {
     for program in builds("processes") {
@@ -235,8 +235,8 @@ fn children_in_this_memory_leave_nothing() {
     }
 }
 
-/// Children of a program with rings, and programs that they execute, begin with what they are to have, and leave their parent its own. Forks, and what
-/// they execute, need no trap.
+/// Children of a program with rings, and programs that they execute, begin in the right state, and do not change their parent's. Forks and executions
+/// of programs do not trap.
 #[test]
 fn children_are_made_at_their_sites() {
     for program in builds("children") {
@@ -250,7 +250,8 @@ fn children_are_made_at_their_sites() {
         assert!(!PATCHES || last.contains("rings=1 submitted=8 "), "{log}");
         let others = |line: &str| line.split_once(" other calls trapped")?.0.rsplit(' ').next()?.parse().ok();
         let others: Vec<u64> = log.lines().filter_map(others).collect();
-        // The three children without another program: their ends trap. What is executed asks for pending signals, too.
+        // The three children that execute no program: their ends trap. An executed program also makes a call for
+        // pending signals, which traps.
         let few = others.iter().filter(|&&count| count <= 1).count();
         assert!(!PATCHES || few >= 3, "{log}");
     }
@@ -274,8 +275,8 @@ fn credentials_are_the_submitters() {
     }
 }
 
-/// A shell that is dynamic starts static programs, by `fork`, by `exec` and in a pipe, and a static
-/// program starts a shell that starts another.
+/// A dynamic shell starts static programs by `fork`, by `exec` and in a pipe, and a static program starts a shell that
+/// starts another program.
 #[test]
 fn below_other_programs() {
     for program in builds("nop") {
@@ -286,7 +287,7 @@ fn below_other_programs() {
         let log = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(log.matches("rings=2").count(), 3, "{log}");
     }
-    // One that starts others: how it got the engine makes no difference to them.
+    // A program that starts others: the way in which the engine got into it makes no difference to them.
     let script = format!("'{}'; echo $?", built("processes-static-pie").display());
     let output = denied(libc::EPERM).args(["sh", "-c", &script]).output().unwrap();
     let native = || Outcome::from(&Command::new("sh").args(["-c", &script]).output().unwrap());
@@ -294,12 +295,12 @@ fn below_other_programs() {
     is_as_recorded("processes below a shell", &Outcome::from(&output), native, &log);
 }
 
-/// A program finds at its beginning what it finds without anyring.
+/// A program begins in the same state as without anyring.
 #[test]
 fn programs_begin_alone() {
     let dynamic = built("alone");
     for program in [vec![dynamic], builds("alone")].concat() {
-        // A log to standard error keeps a descriptor, which is another test's.
+        // A log to standard error would keep a descriptor; another test covers that.
         let unlogged = || denied_to("1", &["run", "--engine", "user", "--"]);
         let arguments = ["a b", "", "--x"];
         let output = unlogged().arg(&program).args(arguments).output().unwrap();
@@ -334,12 +335,13 @@ fn where_ptrace_is_denied() {
         assert_eq!(output.status.code(), Some(125));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains("statically linked") && said.contains("ptrace"), "{said}");
-        // The kernel's engine needs nothing of the program.
+        // The kernel engine changes nothing in the program.
         let mut command = Command::new(anyring());
         let output = command.args(["run", "--engine", "kernel"]).arg(&program).output().unwrap();
         assert_ne!(output.status.code(), Some(125), "{output:?}");
     }
-    // A child goes without; at a fixed address it gets the answer that it would get without anyring.
+    // A child runs without the engine. At a fixed address, its calls get the result that they would get without
+    // anyring.
     let program = built("nop-static");
     let script = format!("'{}'; echo $?", program.display());
     let output = denied_by("38,ptrace").args(["sh", "-c", &script]).output().unwrap();
@@ -360,7 +362,7 @@ fn what_cannot_be_executed() {
     assert_eq!(stdout(&output), "126\n");
 }
 
-/// Programs that may have few descriptors have them all, and rings; with a log, too.
+/// Programs with a low limit of descriptors have all of them, and rings; with a log, too.
 #[test]
 fn few_descriptors_are_the_programs() {
     let dynamic = built("few");
@@ -382,7 +384,7 @@ fn few_descriptors_are_the_programs() {
     }
 }
 
-/// However long the chain of programs, one filter serves those at fixed addresses.
+/// One filter serves all programs at fixed addresses of a chain, however long.
 #[test]
 fn filters_do_not_pile_up() {
     let program = built("chain-static");

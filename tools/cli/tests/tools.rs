@@ -68,13 +68,13 @@ fn on_the_engine(line: &[String]) -> String {
     said(Command::new(anyring()).args(RUN).args(line))
 }
 
-/// Runs a command line with the preload library in the program, where a tool runs the program within itself.
+/// Runs a command line with the preload library, for tools that run the program within themselves.
 fn with_the_library(line: &[String]) -> String {
     let library = anyring().with_file_name("libanyring_preload.so");
     said(Command::new(&line[0]).args(&line[1..]).env("LD_PRELOAD", library).env("ANYRING_ENGINE", "user"))
 }
 
-/// Waits for a state that comes by itself.
+/// Waits for a condition to become true.
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !holds() {
@@ -326,7 +326,8 @@ fn helgrind_sees_a_race_with_a_request() {
     }
     let suppressions = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/helgrind.supp");
     let suppressed = format!("--suppressions={}", suppressions.display());
-    // Within the engine, of whose locks helgrind does not know: one of its threads completes the read, and then the program calls it.
+    // A race within the engine, whose locks helgrind does not know: a thread of the engine completes the read, and then the program
+    // enters the engine.
     let is_the_engines = |race: &str| {
         let place = race.lines().find(|line| line.contains(" at 0x")).unwrap_or_default();
         !["followed.c", "ring.h"].iter().any(|program| place.contains(program))
@@ -338,7 +339,8 @@ fn helgrind_sees_a_race_with_a_request() {
     let tool = ["valgrind", "-q", "--tool=helgrind", &suppressed];
     let quiet = with_the_library(&by(&tool, "debug", &["alone"]));
     assert!(races_within(&quiet) == 0 && quiet.contains("done\n"), "{quiet}");
-    // What the program does is reported all the same. Helgrind does not know of atomics, by which this program is right.
+    // Races of the program itself are still reported. This one is a false report, because helgrind does not know the
+    // atomics of the program.
     let handed = with_the_library(&by(&tool, "debug", &["handed"]));
     assert!(handed.contains("Possible data race") && handed.contains("touches (followed.c"), "{handed}");
     let line = by(&["valgrind", "-q", "--tool=helgrind"], "debug", &["races"]);

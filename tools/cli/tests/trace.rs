@@ -1,4 +1,4 @@
-//! `anyring trace`: programs run as they do without it, and nothing of what they do is missing.
+//! `anyring trace`: programs behave as without it, and none of their requests are missing.
 
 mod support;
 
@@ -23,7 +23,7 @@ fn text(options: &[&str], arguments: &[&str]) -> String {
     String::from_utf8(trace(options, arguments).stderr).unwrap()
 }
 
-/// The lines of a trace, as JSON.
+/// Runs a program, and returns the lines of its trace as JSON.
 fn json(arguments: &[&str]) -> (Vec<Value>, Output) {
     let output = trace(&["--json"], arguments);
     let text = String::from_utf8(output.stderr.clone()).unwrap();
@@ -56,7 +56,7 @@ fn each_request_is_shown_as_it_was_submitted() {
         shown.iter().zip(expected).all(|(shown, expected)| (shown.0.as_str(), shown.1, shown.2) == expected)
     };
     assert!(shown[0].0 == "OPENAT" && same(&shown[1..6]), "{shown:#?}");
-    // What the program has changed since is shown as it was.
+    // Memory that the program has changed since is shown as it was.
     let all = text(&[], &["shapes"]);
     for line in
         ["\"/etc/hostname\"", "\"written\", 7", "\"written\", 64", "(chain broken by #5)", "<unfinished ...>"]
@@ -122,7 +122,7 @@ fn children_of_fork_are_shown() {
     assert!(matches!(requests[..], [one] if one["user_data"] == "0xa"), "{requests:#?}");
 }
 
-/// More than the buffer holds, so the program waits.
+/// The events do not fit into the buffer, so the program waits.
 #[test]
 fn nothing_is_lost() {
     const COUNT: usize = 30_000;
@@ -216,12 +216,12 @@ fn files_and_failures() {
     assert_eq!(output.status.code(), Some(127));
 }
 
-/// Each engine that is here.
+/// Returns the engines that work here.
 fn engines() -> &'static [&'static str] {
     if kernel_has_io_uring() { &["user", "kernel"] } else { &["user"] }
 }
 
-/// The lines that `lent.c` has of its requests, and the summary.
+/// Returns the trace of `lent.c` with its summary.
 fn lent(engine: &str, way: &str) -> String {
     let program = support::built("lent");
     let mut command = Command::new(anyring());
@@ -232,7 +232,7 @@ fn lent(engine: &str, way: &str) -> String {
     text
 }
 
-/// Which of the lines about requests with results say this.
+/// Returns which of the lines about requests with results contain this text.
 fn says(text: &str, what: &str) -> Vec<u32> {
     let lines = text.lines().take_while(|line| !line.starts_with("health"));
     let user_data = |line: &str| line.split_once("user_data=0x")?.1.split(')').next()?.parse().ok();
@@ -245,9 +245,9 @@ fn says(text: &str, what: &str) -> Vec<u32> {
 fn memory_that_is_changed_or_unmapped_too_early() {
     for engine in engines() {
         let text = lent(engine, "harm");
-        // When a linked request of the kernel's begins, nobody sees.
+        // The moment when the kernel begins a linked request is not seen.
         let changed: &[u32] = if *engine == "user" { &[1, 2, 4, 7] } else { &[1, 2, 4] };
-        // What a thread finds before the call returns that fetched it may be the program's again: nothing is said of its memory.
+        // If a look finds a completion late, the program may already use the memory again: the memory is not judged.
         let late = says(&text, "[found late]");
         let judged = |all: &[u32]| all.iter().copied().filter(|one| !late.contains(one)).collect::<Vec<_>>();
         let (changed, unmapped) = (judged(changed), judged(&[3, 5]));
@@ -367,7 +367,7 @@ fn who_made_no_ring_is_told_why_perhaps() {
     assert_eq!(text.matches("no ring was made").count(), 1, "{text}");
 }
 
-/// The lines of requests.
+/// Returns the lines about requests.
 fn requests(text: &str) -> Vec<&str> {
     text.lines().filter(|line| line.contains('#')).collect()
 }

@@ -303,8 +303,9 @@ fn threads_share_a_ring() {
 fn children_have_the_ring_too() {
     for (program, patch) in builds() {
         let all = follow(&program, &["forks"], patch);
-        // One request before the fork, five and one of a ring of its own in the child, five after it. The parent may see
-        // some of the child's requests, too, while it waits, because they share the ring.
+        // One request before the fork, five requests and one on a ring of its own in the child, five requests in the
+        // parent after the fork. The parent may see some of the child's requests, too, while it waits, because they
+        // share the ring.
         let lines: BTreeSet<&Line> = all.lines.iter().collect();
         assert_eq!(lines.len(), 2 * (1 + 6 + 5));
         assert_eq!((all.unseen_submissions, all.unseen_completions), (0, 0));
@@ -334,7 +335,7 @@ fn rings_by_numbers_duplicates_and_in_memory_of_the_program() {
     assert_eq!(follow_all("resizes").lines.len(), 2 * 200);
 }
 
-/// A watched ring ends like any other: the program waits for the release of its resources.
+/// A watched ring ends like any other ring: the program waits until its resources are released.
 #[test]
 fn rings_end_though_they_are_looked_at() {
     for (program, patch) in builds() {
@@ -371,7 +372,7 @@ fn threads_that_share_their_storage_have_their_numbers() {
     ten_threads_have_their_numbers("sharers");
 }
 
-/// A call is attributed to the ring that has the descriptor now, though the replacement was not seen.
+/// A call is attributed to the ring that has the descriptor now, although the replacement was not seen.
 fn comes_to_another_ring(way: &str, result: i32) {
     for (program, patch) in builds() {
         let (outcome, told) = run(&program, "kernel", &[way], patch);

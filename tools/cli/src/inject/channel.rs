@@ -1,5 +1,5 @@
-//! The channel between a process and its tracer before the program begins, in shared memory. It needs no descriptors, of
-//! which the program may be allowed only as many as it needs itself.
+//! The channel between a process and its tracer before the program begins, in shared memory. It needs no descriptors,
+//! because a limit may leave the program only as many as it needs itself.
 
 use std::io;
 use std::ptr;
@@ -9,7 +9,7 @@ use std::time::Duration;
 /// The interval between checks that the other process lives.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-const ASKED: u32 = 1;
+const STARTED: u32 = 1;
 const ANSWERED: u32 = 2;
 
 #[derive(Default)]
@@ -19,7 +19,7 @@ struct Words {
     answer: AtomicI32,
 }
 
-/// A channel for one question and its answer.
+/// The channel: the process starts the tracer, which answers.
 pub struct Channel(&'static Words);
 
 impl Channel {
@@ -38,18 +38,18 @@ impl Channel {
         Ok(Self(unsafe { &*words.cast::<Words>() }))
     }
 
-    /// Tells the tracer to begin.
-    pub fn ask(&self) {
-        self.advance(ASKED);
+    /// Starts the tracer.
+    pub fn start_tracer(&self) {
+        self.advance(STARTED);
     }
 
-    /// Waits for the question; returns false if the other process ends before.
-    pub fn is_asked(&self, lives: impl Fn() -> bool) -> bool {
-        self.reached(ASKED, lives)
+    /// Waits until the tracer is started; returns false if the process ends before.
+    pub fn is_started(&self, lives: impl Fn() -> bool) -> bool {
+        self.reached(STARTED, lives)
     }
 
     /// Sends the tracer's answer.
-    pub fn give(&self, answer: i32) {
+    pub fn send_answer(&self, answer: i32) {
         self.0.answer.store(answer, Ordering::Relaxed);
         self.advance(ANSWERED);
     }

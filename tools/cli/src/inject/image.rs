@@ -31,7 +31,7 @@ pub struct Image {
     bytes: Vec<u8>,
     pub entry: usize,
     pub segments: Vec<Segment>,
-    /// Words with an address within the image.
+    /// The offsets of the words to relocate, each with its address within the image.
     addresses: Vec<(usize, u64)>,
     /// The file. The executed program inherits its descriptor until the image is mapped.
     file: Option<File>,

@@ -1,8 +1,8 @@
 //! Static programs: executes one in this process, with the engine in it from its first instruction.
 //!
-//! A child process, started for that only, traces this one across its `exec`, maps the image
-//! ([`image`]) into it and lets it begin there ([`tracer`]). Then it steps aside; the image waits for
-//! its end, so the program finds no child that it did not start, and keeps this process's id.
+//! A child process, started only for that, traces this process across its `exec`, maps the image ([`image`]) into it
+//! and makes it begin there ([`tracer`]). Then the child ends, and the image waits for its end. So the program finds no
+//! child that it did not start, and has this process's id.
 
 mod arch;
 mod channel;
@@ -24,7 +24,7 @@ use std::io;
 pub enum Failure {
     /// The image cannot be used.
     Image(String),
-    /// This process may not be traced.
+    /// This process cannot be traced.
     Trace(io::Error),
     /// The kernel does not execute the program.
     Execute(io::Error),
@@ -32,8 +32,7 @@ pub enum Failure {
 
 /// Executes `program` in place of this process, with the environment that this process has.
 ///
-/// # Errors
-/// What failed; nothing has changed then.
+/// # Errors The reason of the failure; nothing has changed then.
 pub fn execute(
     image: Result<library::Image, String>,
     program: &CStr,
@@ -48,30 +47,28 @@ pub fn execute(
 
 /// Checks that the image can be used.
 ///
-/// # Errors
-/// The fault of the image.
+/// # Errors The reason why the image cannot be used.
 pub fn check(image: library::Image) -> Result<(), String> {
     Image::read(image).map(drop)
 }
 
-/// Checks that this process may be traced, as injection needs it.
+/// Checks that this process can be traced, as injection requires.
 ///
-/// # Errors
-/// The error of tracing it.
+/// # Errors The error of tracing this process.
 pub fn possible() -> io::Result<()> {
     let tracer = Tracer::start(&Image::default(), c"")?;
     tracer.dismiss();
     Ok(())
 }
 
-/// Executes a program without more ado; the error.
+/// Executes a program without the engine. Returns the error.
 pub fn replace(program: &CStr, arguments: &[CString]) -> io::Error {
     unsafe extern "C" {
         static environ: *const *const libc::c_char;
     }
     let list: Vec<_> = arguments.iter().map(|argument| argument.as_ptr()).chain([std::ptr::null()]).collect();
     crate::pipes::restore();
-    // The bare call is made, because the preload library, if it is in this process, would start this command again.
+    // The system call is made directly, because a preload library in this process would start this command again.
     // SAFETY: the lists end with null, and their strings with zero.
     unsafe { libc::syscall(libc::SYS_execve, program.as_ptr(), list.as_ptr(), environ) };
     let error = io::Error::last_os_error();
@@ -85,7 +82,7 @@ struct Tracer(libc::pid_t);
 impl Tracer {
     /// Starts the tracer; when this returns, this process is traced.
     fn start(image: &Image, program: &CStr) -> io::Result<Self> {
-        // In another PID namespace, the child could not name this process.
+        // The number of this process has no meaning in another PID namespace.
         if ask::children_are_elsewhere() {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
@@ -102,11 +99,11 @@ impl Tracer {
             tracer::run(own, image, program, &channel);
         }
         let tracer = Self(process);
-        // Under Yama only ancestors may trace a process, unless it names another. Elsewhere it fails,
-        // and is not needed.
+        // Under Yama only an ancestor may trace a process, unless the process names another one. Without Yama the call
+        // fails, and is not needed.
         // SAFETY: touches no memory.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, process) };
-        channel.ask();
+        channel.start_tracer();
         match channel.answer(|| tracer.lives()) {
             Some(0) => Ok(tracer),
             Some(errno) => {
@@ -135,7 +132,7 @@ impl Tracer {
         unsafe { libc::waitpid(self.0, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) == 0 }
     }
 
-    /// Waits for the tracer's end, unless that was seen before.
+    /// Waits for the tracer's end, unless it was seen before.
     fn wait(self) {
         // SAFETY: names no memory.
         unsafe { libc::waitpid(self.0, std::ptr::null_mut(), libc::__WALL) };
@@ -143,7 +140,7 @@ impl Tracer {
 
     /// Ends the tracer.
     fn dismiss(self) {
-        // Otherwise the tracer waits for this process.
+        // Otherwise the tracer would wait for this process.
         // SAFETY: a child that was not waited for yet.
         unsafe { libc::kill(self.0, libc::SIGKILL) };
         self.wait();

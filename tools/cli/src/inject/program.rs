@@ -1,4 +1,4 @@
-//! The file of a program: where its code lies.
+//! The file of a program, and the parts of it that hold code.
 
 use std::ffi::{CStr, OsStr};
 use std::fs::File;
@@ -9,7 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::{ptr, slice};
 
-/// Larger programs are not searched: it would take longer than their traps do.
+/// The maximum size of a program that is searched for calls. For larger ones the search would take longer than the
+/// traps that it saves.
 const SEARCH_MAX: usize = 64 << 20;
 const ELF_HEADER: usize = 64;
 
@@ -26,14 +27,14 @@ impl Mapped {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: just mapped. Nobody writes to the file of a program that runs, or makes it shorter.
+        // SAFETY: just mapped. The file of a running program cannot be written to or truncated.
         Ok(Self(unsafe { slice::from_raw_parts(start.cast(), length) }))
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: mapped by `of`; nobody has a reference that outlives this.
+        // SAFETY: mapped by `of`; no reference outlives this value.
         unsafe { libc::munmap(self.0.as_ptr().cast_mut().cast(), self.0.len()) };
     }
 }
@@ -53,7 +54,7 @@ pub struct Program {
     file: Mapped,
     /// The parts that hold code.
     pub texts: Vec<Text>,
-    /// The addresses of segments that hold code: each lies in memory that is protected as a whole.
+    /// The addresses of segments that hold code; each segment has one protection.
     pub segments: Vec<Range<u64>>,
     /// The range of the symbol table in the file.
     symbols: Option<Range<usize>>,
@@ -75,7 +76,7 @@ impl Table {
     }
 }
 
-/// The segments that are executed, and not written to.
+/// Returns the segments that are executable and not writable.
 fn texts(file: &Mapped, segments: &Table) -> Option<Vec<Text>> {
     const LOADED: u32 = 1;
     const CODE: u32 = 1 << 2 | 1;
@@ -91,7 +92,8 @@ fn texts(file: &Mapped, segments: &Table) -> Option<Vec<Text>> {
     Some(texts)
 }
 
-/// The sections with code in these segments, and the list of symbols. Segments may hold data, too, or what is no code yet.
+/// Returns the sections with code in these segments, and the symbol table. A segment may also hold data, or bytes that are
+/// not code yet.
 fn parts(file: &Mapped, sections: &Table, segments: &[Text]) -> Option<(Vec<Text>, Option<Range<usize>>)> {
     const CONTENT: u32 = 1;
     const SYMBOLS: u32 = 2;
@@ -121,7 +123,8 @@ fn parts(file: &Mapped, sections: &Table, segments: &[Text]) -> Option<(Vec<Text
 }
 
 impl Program {
-    /// The program that a process has executed, by this path; `None` where it cannot be read, or is no plain one. `entry` is its first instruction.
+    /// Returns the program that a process has executed by this path; `None` if it cannot be read, or has an unexpected format. `entry` is the
+    /// address of its first instruction.
     pub fn of(process: libc::pid_t, path: &CStr, entry: u64) -> Option<Self> {
         // If `/proc` is not mounted, the path is used; it may name another file by now, whose code differs from the code in memory.
         let by_path = |_| File::open(OsStr::from_bytes(path.to_bytes()));
@@ -152,12 +155,12 @@ impl Program {
         (length <= SEARCH_MAX).then_some(Self { file, texts, segments, symbols, moved })
     }
 
-    /// The bytes of a part.
+    /// Returns the bytes of a part.
     pub fn bytes(&self, text: &Text) -> &[u8] {
         &self.file.0[text.bytes.clone()]
     }
 
-    /// The program in a file, as it is linked.
+    /// Returns the program in a file, at the addresses for which it was linked.
     pub fn linked(path: &Path) -> Option<Self> {
         let file = Mapped::of(&File::open(path).ok()?).ok()?;
         let entry = long(file.0, 24)?;

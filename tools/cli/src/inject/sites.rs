@@ -1,7 +1,8 @@
-//! Patches the call sites of a program that has not begun: makes them jump to stubs near them, behind a block that the image fills in.
+//! Patches the call sites of a program before it begins: makes them jump to stubs near them, which follow a block that the image fills
+//! in.
 //!
-//! Nothing is done in halves: where the stubs cannot be had, no site is touched; a site that does not look in memory as in the file (a
-//! probe lies there) is left as it is. What is not patched traps.
+//! If the stubs cannot be mapped, no site is changed. A site whose code in memory differs from the file (for instance because of a
+//! probe) is not changed. Calls that are not patched trap.
 
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no site is found on other processors"))]
 
@@ -15,42 +16,43 @@ use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::path::Path;
 
-/// The reach of a jump in bytes, less room for the code that is searched and for the stubs.
+/// The reach of a jump in bytes, less the size of the code that is searched and of the stubs.
 const REACH: u64 = (1 << 31) - (256 << 20);
 
 /// A site, by offsets in its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// The first byte of the jump, and of what is copied.
+    /// The first byte of the jump, and of the code that the stub copies.
     pub start: usize,
-    /// The instruction that makes the call; or the function that does, in which a C library may cancel the thread.
+    /// The instruction that makes the call; if the call is a cancellation point of a C library, the function that makes
+    /// the call.
     pub call: usize,
-    /// True if the site is a jump to a function already.
+    /// True if the site is already a jump to a function.
     pub is_function: bool,
-    /// True if the code says which call is made. Other bytes may be data that look like code.
+    /// True if the code loads the number of a known call. Otherwise the bytes may be data that look like code.
     pub is_certain: bool,
 }
 
 impl Site {
-    /// The code that the jump stands for, in its text.
+    /// Returns the code that the jump and its stub replace.
     fn code(self, text: &[u8]) -> &[u8] {
         let length = if self.is_function { JUMP } else { self.call - self.start };
         &text[self.start..][..length]
     }
 }
 
-/// The judgement of what looks like the instruction that makes a call.
+/// The judgement of bytes that look like the instruction that makes a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// No call of the engine's is made there; or no instruction begins there.
+    /// The engine does not handle the call, or no instruction begins there.
     Nothing,
     /// A site that can be patched.
     Site(Site),
-    /// A call of the engine's may be made there, and no jump has room, or may be there.
+    /// The engine may handle the call, but a jump has no room, or is not certain to be safe.
     Refused,
 }
 
-/// A call of a program, and what it was judged to be.
+/// A call of a program, and its judgement.
 struct Judged<'a> {
     text: &'a Text,
     /// The address of the call.
@@ -58,7 +60,8 @@ struct Judged<'a> {
     found: Found,
 }
 
-/// Judges all calls of a program. A site that is not certain is one only where the program has sections, and in a function if it has a list of those.
+/// Judges all calls of a program. A site that is not certain is refused, unless it is in a section with code and, if the program has a symbol table,
+/// in a function.
 fn judge(program: &Program) -> Vec<Judged<'_>> {
     let mut all = Vec::new();
     for text in &program.texts {
@@ -80,18 +83,18 @@ fn judge(program: &Program) -> Vec<Judged<'_>> {
     all
 }
 
-/// The calls of a program that may be the engine's.
+/// The calls of a static program, as the search has judged them.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Survey {
-    /// The system call instructions of the program, or what looks like one.
+    /// The number of instructions that make system calls, or look like it.
     pub instructions: usize,
-    /// The number of instructions that can be patched. The others are not calls of the engine, except `unpatched`.
+    /// The number of calls that can be patched. The engine does not handle the others, except `unpatched`.
     pub patched: usize,
-    /// The addresses of calls that may be the engine's and cannot be patched.
+    /// The addresses of calls that the engine may handle, and that cannot be patched.
     pub unpatched: Vec<u64>,
 }
 
-/// Looks at the calls of a static program; `None` where they would not be searched for.
+/// Judges the calls of a static program; `None` if call sites are not searched for.
 pub fn survey(path: &Path) -> Option<Survey> {
     let program = Program::linked(path).filter(|_| sites::ARE_FOUND)?;
     let mut survey = Survey { instructions: 0, patched: 0, unpatched: Vec::new() };
@@ -106,10 +109,9 @@ pub fn survey(path: &Path) -> Option<Survey> {
     Some(survey)
 }
 
-/// Patches a program's sites; the block, or 0 where nothing is patched.
+/// Patches a program's sites. Returns the address of the block, or 0 if nothing is patched.
 ///
-/// # Errors
-/// The error of a step after which the program cannot go on.
+/// # Errors An error after which the program cannot continue.
 pub fn patch(calls: &Calls<'_>, program: &Program) -> io::Result<u64> {
     let judged = judge(program);
     let are_all = !judged.iter().any(|one| one.found == Found::Refused);
@@ -160,12 +162,12 @@ pub fn patch(calls: &Calls<'_>, program: &Program) -> io::Result<u64> {
     }
     let has_all = are_all && patched == sites.len();
     let counts = [patched as u64, u64::from(has_all)].map(u64::to_ne_bytes);
-    // If the counts cannot be written, the log lacks them, and closes are not relied on.
+    // If the counts cannot be written, the log lacks them, and the engine assumes that it does not see all closes.
     let _ = calls.write(block + Block::SITES as u64, counts.as_flattened());
     Ok(block)
 }
 
-/// Writes the stubs, and makes them code.
+/// Writes the stubs, and makes them executable.
 fn protect(calls: &Calls<'_>, first: u64, code: &[u8]) -> io::Result<()> {
     calls.write(first, code)?;
     let access = (libc::PROT_READ | libc::PROT_EXEC) as u64;
@@ -173,7 +175,8 @@ fn protect(calls: &Calls<'_>, first: u64, code: &[u8]) -> io::Result<()> {
     calls.make(libc::SYS_mprotect, [first, length, access, 0, 0, 0]).map(drop)
 }
 
-/// Maps memory that jumps from a program's code reach, and that reaches it: below it if possible, since a program's heap begins above it.
+/// Maps memory within reach of jumps from the program's code, and from which jumps reach that code. Memory below the code is preferred,
+/// because a program's heap begins above it.
 fn map_near(calls: &Calls<'_>, code: &Range<u64>, length: u64) -> Option<u64> {
     const STEP: u64 = 1 << 20;
     const TRIES: u64 = 64;
@@ -186,7 +189,7 @@ fn map_near(calls: &Calls<'_>, code: &Range<u64>, length: u64) -> Option<u64> {
     for address in below.take_while(|&address| address >= 1 << 16).chain(above) {
         match calls.make(libc::SYS_mmap, [address, length, access, flags, u64::MAX, 0]) {
             Ok(block) if block == address => return Some(block),
-            // A kernel without MAP_FIXED_NOREPLACE.
+            // A kernel without MAP_FIXED_NOREPLACE may map at another address.
             Ok(elsewhere) => {
                 let _ = calls.make(libc::SYS_munmap, [elsewhere, length, 0, 0, 0, 0]);
             }

@@ -1,8 +1,7 @@
-//! The process that maps the image into another, at its first instruction.
+//! The process that maps the image into another process, at the program's first instruction.
 //!
-//! It makes system calls in the other process, by an instruction written over the program's first and
-//! taken back again. All signals of that process are blocked meanwhile: none that was meant for the
-//! program is lost or comes early.
+//! The tracer makes system calls in the other process, by an instruction that temporarily replaces the program's first
+//! one. All signals of that process are blocked meanwhile, so that no signal for the program is lost or comes early.
 
 use super::arch::sites;
 use super::arch::{PAGE, Registers, SYSCALL};
@@ -15,15 +14,16 @@ use std::io;
 
 /// The exit status of a process whose program could not be given the engine.
 const OWN_FAILURE: u64 = crate::status::OWN_FAILURE as u64;
-/// A system call's entry or exit, told apart from signals by `PTRACE_O_TRACESYSGOOD`.
+/// The status of a stop at the entry or exit of a system call, which `PTRACE_O_TRACESYSGOOD` distinguishes from
+/// signals.
 const SYSCALL_STOP: i32 = libc::SIGTRAP | 0x80;
 const SIGNAL_SET_BYTES: usize = 8;
-/// The general registers, `NT_PRSTATUS`.
+/// The set of general registers, `NT_PRSTATUS`.
 const GENERAL: usize = libc::NT_PRSTATUS as usize;
 
 /// Traces `process` until it executes a program, which gets the image. Does not return.
 pub fn run(process: libc::pid_t, image: &Image, program: &CStr, channel: &Channel) -> ! {
-    // A signal for the whole process group is the program's affair.
+    // A signal for the whole process group is meant for the program.
     // SAFETY: sets a mask of this process, which has one thread.
     unsafe {
         let mut all = std::mem::zeroed();
@@ -31,10 +31,12 @@ pub fn run(process: libc::pid_t, image: &Image, program: &CStr, channel: &Channe
         libc::sigprocmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
     }
     let tracee = Tracee(process);
-    if channel.is_asked(|| is_child_of(process)) {
+    if channel.is_started(|| is_child_of(process)) {
         let seized = tracee.seize();
-        channel.give(seized.as_ref().map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0));
-        // If the program is not executed, this process's own failure says why.
+        channel.send_answer(
+            seized.as_ref().map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0),
+        );
+        // If the program is not executed, the other process reports the reason itself.
         if seized.is_ok() && matches!(tracee.wait_for_program(), Ok(true)) {
             bring(&tracee, image, program);
         }
@@ -51,7 +53,7 @@ fn is_child_of(process: libc::pid_t) -> bool {
     parent == process || parent < 0 && unsafe { libc::syscall(libc::SYS_tgkill, process, process, 0) } == 0
 }
 
-/// Maps the image and lets it begin; where that fails, the process ends.
+/// Maps the image and makes the process begin there. On failure, the process ends.
 fn bring(tracee: &Tracee, image: &Image, program: &CStr) {
     if let Err(error) = map(tracee, image, program) {
         eprintln!("anyring: cannot bring the engine into {}: {error}", program.to_string_lossy());
@@ -63,7 +65,7 @@ fn bring(tracee: &Tracee, image: &Image, program: &CStr) {
 fn map(tracee: &Tracee, image: &Image, program: &CStr) -> io::Result<()> {
     let mask = tracee.signal_mask()?;
     tracee.set_signal_mask(u64::MAX)?;
-    // Out of `execve`, where registers can be set for good.
+    // The process leaves `execve` first, which would overwrite registers at its end.
     tracee.resume_to_syscall()?;
     let start = tracee.registers()?;
     let at = start.instruction();
@@ -91,7 +93,7 @@ fn map(tracee: &Tracee, image: &Image, program: &CStr) -> io::Result<()> {
     tracee.detach()
 }
 
-/// Maps the image by calls that the process itself makes; its address.
+/// Maps the image by calls that the process makes. Returns the image's address.
 fn place(tracee: &Tracee, image: &Image, start: &Registers) -> io::Result<u64> {
     let writable = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -104,8 +106,8 @@ fn place(tracee: &Tracee, image: &Image, start: &Registers) -> io::Result<u64> {
         let arguments = [address, length, protection, 0, 0, 0];
         match (tracee.call(start, libc::SYS_mprotect, arguments), image.descriptor()) {
             (Ok(_), _) => {}
-            // No memory becomes executable here (`PR_SET_MDWE`, SELinux's `execmem`), but a file may be. Nothing in code is
-            // to be adapted to where it lies: `Image::parse` has seen to that.
+            // Memory cannot be made executable here (`PR_SET_MDWE`, SELinux's `execmem`), but a file can be mapped so. The
+            // code contains no words to relocate: `Image::parse` has checked that.
             (Err(_), Some(file)) if segment.protection & libc::PROT_EXEC != 0 => {
                 let flags = (libc::MAP_PRIVATE | libc::MAP_FIXED) as u64;
                 let arguments = [address, length, protection, flags, file as u64, segment.offset as u64];
@@ -120,17 +122,16 @@ fn place(tracee: &Tracee, image: &Image, start: &Registers) -> io::Result<u64> {
     Ok(base)
 }
 
-/// A process at its first instruction, which has been replaced by one that makes a system call.
+/// A process that stands at its first instruction, which was replaced by one that makes a system call.
 pub struct Calls<'a> {
     tracee: &'a Tracee,
     start: &'a Registers,
 }
 
 impl Calls<'_> {
-    /// Lets the process make a call.
+    /// Makes the process make a call.
     ///
-    /// # Errors
-    /// The call's, or those of `ptrace`.
+    /// # Errors The errors of the call, and of `ptrace`.
     pub fn make(&self, number: i64, a: [u64; 6]) -> io::Result<u64> {
         self.tracee.call(self.start, number, a)
     }
@@ -143,11 +144,11 @@ impl Calls<'_> {
         self.tracee.write(address, bytes)
     }
 
-    /// Replaces the beginnings of places in one segment of the program's code, where the code is what it is taken for and the process does not stand; how
-    /// many were replaced: none if the code cannot be read. The places must be in the order of their addresses.
+    /// Replaces the beginnings of places in one segment of the program's code. A place is left alone if its code differs from the expected code, or
+    /// if the process stands in it. Returns the number of places that were replaced; 0 if the code cannot be read. The places must be in the order of
+    /// their addresses.
     ///
-    /// # Errors
-    /// The errors of `mprotect` and `ptrace`, after which the program cannot go on.
+    /// # Errors The errors of `mprotect` and `ptrace`, after which the program cannot continue.
     pub fn replace(&self, places: &[Replacement<'_>]) -> io::Result<usize> {
         let mut code = spans_of(places);
         if self.tracee.read_all(&mut code).is_err() {
@@ -170,13 +171,13 @@ impl Calls<'_> {
         Ok(replaced)
     }
 
-    /// True if the process makes its calls within a place.
+    /// True if the instruction by which the process makes its calls is within the place.
     fn stands_in(&self, place: &Replacement<'_>) -> bool {
         let at = self.start.instruction();
         at + WORD > place.address && at < place.end()
     }
 
-    /// Writes spans of code. Their pages are writable meanwhile, if that is allowed.
+    /// Writes spans of code. Their pages are made writable for that, if it is allowed.
     fn change(&self, code: &[Span]) -> io::Result<()> {
         let (Some(first), Some(last)) = (code.first(), code.last()) else { return Ok(()) };
         let start = first.address & !(PAGE as u64 - 1);
@@ -198,7 +199,7 @@ impl Calls<'_> {
 
 const WORD: u64 = size_of::<u64>() as u64;
 
-/// A place in a program's code, the code that it is taken for, and what comes there instead of its beginning.
+/// A place in a program's code, the code that is expected there, and the replacement of its beginning.
 #[derive(Clone, Copy)]
 pub struct Replacement<'a> {
     pub address: u64,
@@ -212,7 +213,7 @@ impl Replacement<'_> {
     }
 }
 
-/// Some words of code: as they were, and as they are to be.
+/// Some words of code: the present ones and the new ones.
 struct Span {
     address: u64,
     was: Vec<u8>,
@@ -225,7 +226,8 @@ impl Span {
     }
 }
 
-/// The words that hold places, which are in the order of their addresses. No word is in two spans.
+/// Returns spans of the words that contain these places, which are in the order of their addresses. No word is in two
+/// spans.
 fn spans_of(places: &[Replacement<'_>]) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     for place in places {
@@ -244,7 +246,7 @@ fn vector(registers: &mut Registers) -> libc::iovec {
     libc::iovec { iov_base: (&raw mut registers.0).cast(), iov_len: size_of_val(&registers.0) }
 }
 
-/// A process that is traced.
+/// A traced process.
 struct Tracee(libc::pid_t);
 
 impl Tracee {
@@ -265,7 +267,7 @@ impl Tracee {
         self.request(libc::PTRACE_DETACH, 0, 0)
     }
 
-    /// The next stop's status; `None` if the process ended instead.
+    /// Returns the status of the next stop; `None` if the process ended instead.
     fn wait(&self) -> io::Result<Option<i32>> {
         let mut status = 0;
         loop {
@@ -286,7 +288,7 @@ impl Tracee {
         while let Some(status) = self.wait()? {
             match status >> 16 {
                 libc::PTRACE_EVENT_EXEC => return Ok(true),
-                // A signal of its own.
+                // The process has got a signal, which is passed on.
                 0 => self.request(libc::PTRACE_CONT, 0, libc::WSTOPSIG(status) as usize)?,
                 _ => self.request(libc::PTRACE_CONT, 0, 0)?,
             }
@@ -306,7 +308,7 @@ impl Tracee {
         }
     }
 
-    /// Makes a system call in the process, whose first instruction has been replaced by one for that.
+    /// Makes a system call in the process, whose first instruction was replaced by one for system calls.
     fn call(&self, start: &Registers, number: i64, a: [u64; 6]) -> io::Result<u64> {
         self.set_registers(&start.with_call(number, a))?;
         self.resume_to_syscall()?;
@@ -343,7 +345,7 @@ impl Tracee {
     }
 
     fn peek(&self, address: u64) -> io::Result<u64> {
-        // Any word may be the answer: the error is told by `errno` alone.
+        // Any word may be the result, so only `errno` shows an error.
         // SAFETY: reads a word of the other process, and `errno` of this one.
         unsafe {
             *libc::__errno_location() = 0;
@@ -359,7 +361,7 @@ impl Tracee {
         self.request(libc::PTRACE_POKEDATA, address as usize, word as usize)
     }
 
-    /// Writes what has changed in a span of code, by words.
+    /// Writes the words of a span that have changed, one by one.
     fn poke_all(&self, span: &Span) -> io::Result<()> {
         let words = span.was.chunks_exact(WORD as usize).zip(span.is.chunks_exact(WORD as usize));
         for ((was, is), address) in words.zip((span.address..).step_by(WORD as usize)) {
@@ -413,12 +415,12 @@ impl Tracee {
     }
 }
 
-/// A part of memory, here or in the process.
+/// Returns a part of memory, of this process or of the other one.
 fn part(start: *mut u8, length: usize) -> libc::iovec {
     libc::iovec { iov_base: start.cast(), iov_len: length }
 }
 
-/// Checks that all of some parts was read or written.
+/// Checks that all bytes of these parts were read or written.
 fn is_whole(moved: isize, parts: &[libc::iovec]) -> io::Result<()> {
     match usize::try_from(moved) {
         Ok(moved) if moved == parts.iter().map(|part| part.iov_len).sum::<usize>() => Ok(()),
@@ -435,7 +437,7 @@ mod tests {
     use std::{ptr, slice};
 
     thread_local! {
-        /// The requests to trace that this thread has made.
+        /// The number of `ptrace` requests that this thread has made.
         pub static REQUESTS: Cell<usize> = const { Cell::new(0) };
     }
 
@@ -443,7 +445,8 @@ mod tests {
     const STEP: usize = 300;
     const NOPS: [u8; 9] = [0x90; 9];
 
-    /// A process that stands at the first instruction of some code, which makes a call; whether code may become writable in it.
+    /// Returns a process that stands at the first instruction of some code, which makes a call. `may_write`: its code can be
+    /// made writable.
     fn standing(code: *mut u8, may_write: bool) -> (Tracee, Registers) {
         // SAFETY: the child makes system calls only, and is traced at its first instruction.
         let child = unsafe { libc::fork() };
@@ -464,14 +467,14 @@ mod tests {
         assert!(tracee.wait().unwrap().is_some());
         let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
         tracee.request(libc::PTRACE_SETOPTIONS, 0, options as usize).unwrap();
-        // Into a call, and out of it.
+        // The process enters a call and leaves it, so that its registers can be set.
         tracee.resume_to_syscall().unwrap();
         tracee.resume_to_syscall().unwrap();
         let start = tracee.registers().unwrap().with_function(code.addr() as u64, [0; 3]);
         (tracee, start)
     }
 
-    /// All places are replaced by few calls, and those that are not what they are taken for, or where the process stands, are left alone.
+    /// All places are replaced by few calls. Places with unexpected code, and the place where the process stands, are left alone.
     #[test]
     fn code_is_replaced_all_at_once() {
         let length = SITES * STEP + PAGE;
@@ -483,14 +486,14 @@ mod tests {
         bytes.fill(NOPS[0]);
         bytes[..SYSCALL.len()].copy_from_slice(&SYSCALL);
         bytes[STEP * 7 + 3] = 0xc3;
-        // SAFETY: nobody writes there any more.
+        // SAFETY: the memory is not written to any more.
         assert_eq!(unsafe { libc::mprotect(code.cast(), length, libc::PROT_READ | libc::PROT_EXEC) }, 0);
         let place = |offset: usize| Replacement {
             address: (code.addr() + offset) as u64,
             before: &NOPS,
             after: [0xe9; sites::JUMP],
         };
-        // The first is where the process stands, and the second begins in the word in which that ends.
+        // The process stands in the first place. The second place begins in the word in which the first one ends.
         let mut places: Vec<_> = (0..SITES).map(|index| place(index * STEP)).collect();
         places.insert(1, place(NOPS.len()));
         let mut expected = bytes.to_vec();

@@ -1,7 +1,7 @@
 //! `anyring trace -p`: watches running processes from outside.
 //!
-//! How often the rings are looked at follows from what a look finds and what it costs: more often while something passes by
-//! unseen, and never so often that the looks take more than a small part of a processor.
+//! The interval between looks depends on their results and their cost: it is shorter while requests are missed, and never
+//! so short that the looks take more than a small part of a processor.
 
 use crate::cli::Trace;
 use crate::status::{OWN_FAILURE, fail};
@@ -14,10 +14,10 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The longest time between two looks, but where looks take long.
+/// The longest time between two looks, unless a look itself takes long.
 const LONGEST: Duration = Duration::from_millis(4);
 
-/// Watches until the processes have ended, as many results as asked for were printed, or the trace is interrupted.
+/// Watches until the processes have ended, the maximum number of results was printed, or the trace is interrupted.
 pub fn attach(arguments: &Trace, session: &mut Session) -> ExitCode {
     // A process that is named twice is watched once.
     let processes: BTreeSet<u32> = arguments.processes.iter().copied().collect();
@@ -67,9 +67,9 @@ fn follow(watches: &mut Vec<Watch>, session: &mut Session) -> Result<(), Refusal
             }
         }
         is_first = false;
-        // What a terminal shows is as new as can be.
+        // A terminal shows the newest events.
         if session.flush().is_err() {
-            // Nobody reads on, or the disk is full; the end of the trace says so.
+            // The reader has closed the pipe, or the disk is full; the end of the trace reports it.
             return Ok(());
         }
         let least = short_pause(took);

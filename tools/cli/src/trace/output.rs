@@ -1,4 +1,4 @@
-//! The output of a trace: what is printed, and where.
+//! The output of a trace: its contents and destination.
 
 use crate::cli::Trace;
 use anyring_tracer::filter::{Filter, Unknown};
@@ -6,22 +6,20 @@ use anyring_tracer::{Destination, Session, Settings, Time};
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 
-/// The filter of `-e` and `-P`.
+/// Returns the filter of `-e` and `-P`.
 ///
-/// # Errors
-/// An expression that is none.
+/// # Errors An error if an expression is invalid.
 pub fn filter(arguments: &Trace) -> Result<Filter, Unknown> {
-    // A path is compared as the program says it, and as the kernel names its file.
+    // A path is compared both with the name that the program uses, and with the name that the kernel gives the file.
     let real = |path: &String| std::fs::canonicalize(path).ok()?.into_os_string().into_string().ok();
     let paths: Vec<String> =
         arguments.paths.iter().cloned().chain(arguments.paths.iter().filter_map(real)).collect();
     Filter::parse(&arguments.expressions)?.with_paths(&paths)
 }
 
-/// The session that prints what the arguments ask for.
+/// Returns a session with the outputs that the arguments select.
 ///
-/// # Errors
-/// Where a file cannot be made.
+/// # Errors An error if a file cannot be created.
 pub fn session(arguments: &Trace, filter: Filter) -> io::Result<Session> {
     let is_each = arguments.follow > 1 && arguments.output.is_some();
     let file = arguments.output.as_ref().filter(|_| !is_each).map(File::create).transpose()?;
@@ -68,13 +66,13 @@ pub fn session(arguments: &Trace, filter: Filter) -> io::Result<Session> {
     Ok(session)
 }
 
-/// True if the terminal is one without colours, or none are wanted.
+/// True if the terminal has no colours, or the user wants none.
 fn is_plain() -> bool {
     let wants_none = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     wants_none || std::env::var_os("TERM").is_none_or(|term| term == "dumb")
 }
 
-/// The time that lines begin with.
+/// Returns the time that lines begin with.
 fn time(arguments: &Trace) -> Time {
     match arguments.clock {
         0 if arguments.relative => Time::SinceLine,
@@ -83,7 +81,8 @@ fn time(arguments: &Trace) -> Time {
     }
 }
 
-/// The time of day, in the time zone of this process, at which the monotonic clock began; a day more, so that it is never negative.
+/// Returns the time of day, in the time zone of this process, at which the monotonic clock began. A day is added, so that the
+/// result is never negative.
 fn day_ns_at_beginning() -> u64 {
     const SECOND_NS: i64 = 1_000_000_000;
     const DAY_NS: i64 = 24 * 60 * 60 * SECOND_NS;
@@ -121,7 +120,7 @@ mod tests {
         assert_eq!(time_of(&["-r"]), Time::SinceLine);
         assert!(matches!(time_of(&["-t"]), Time::OfDay { microseconds: false, .. }));
         let Time::OfDay { begun_ns, microseconds: true } = time_of(&["-tt"]) else { panic!("-tt") };
-        // The beginning of the monotonic clock, and what has passed since, make the time of day that `date` has.
+        // The beginning of the monotonic clock plus the time since then is the time of day of `date`.
         const SECOND_NS: u64 = 1_000_000_000;
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: fills a structure of ours.
@@ -134,7 +133,7 @@ mod tests {
             .map(|part| part.parse().unwrap())
             .collect();
         let expected = parts[0] * 3600 + parts[1] * 60 + parts[2];
-        // Some seconds later at most, or over midnight.
+        // The command may have run some seconds before, and midnight may have passed since.
         assert!((expected + 24 * 60 * 60 - shown) % (24 * 60 * 60) < 60, "{shown} {expected}");
     }
 }

@@ -1,16 +1,16 @@
-//! The blocks of code in the pages of the repository. Each has a kind, the word behind its first fence, and each kind a test:
+//! The blocks of code in the pages of the repository. Each block has a kind, the word behind its first fence, and each kind has a test:
 //!
 //! | kind | what is done with the block |
 //! |---|---|
-//! | `console` | bash runs every command, in a directory that looks like the root of the sources; each must end well, and print what the page shows. `STAND_INS` names the programs that something else stands in for, `NOT_RUN` the commands that are not run: of these the grammar is checked, and each subcommand, option, script, make target and variable that they name. `VARIES` names what a page shows and a run here does not print |
+//! | `console` | bash runs every command, in a directory that looks like the root of the sources; each must end well, and print what the page shows. `STAND_INS` names programs that are replaced by others. `NOT_RUN` names commands that are not run: only their grammar is checked, and each subcommand, option, script, make target and variable in them. `VARIES` names output that a page shows and a run here need not print |
 //! | `c` | `frontends/liburing/tests/docs.rs` compiles and links each, and runs whole programs |
 //! | `rust` | the documentation tests of the crate `anyring` compile and run each: its page is included in `frontends/anyring/src/lib.rs` |
 //! | `python` | python3 runs it |
 //! | `dockerfile`, `yaml`, `ini` | its form is checked, and the command lines of anyring in it; `quality/places/recipes` uses some |
-//! | `text` | no code; `TEXTS` says what it is, and which are parts of the sources |
+//! | `text` | no code; `TEXTS` says what it is, and which blocks are parts of the sources |
 //!
-//! A block of another kind is an error, and so is a row of the tables that nothing needs. Commands of anyring in the running
-//! text are checked as those that are not run.
+//! A block of another kind is an error, and so is a row of the tables that no page needs. Commands of anyring in running text are checked like
+//! commands that are not run.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -27,7 +27,8 @@ use std::process::{Command, Output};
 use std::sync::Mutex;
 use support::{anyring, built};
 
-/// A program for readers to put theirs in its place, or one that is not on every machine: what is run instead.
+/// A replacement of a program in the pages: of a placeholder for the reader's program, or of a program that is not on
+/// every machine.
 struct StandIn {
     name: &'static str,
     what: What,
@@ -41,7 +42,7 @@ enum What {
     Ring,
 }
 
-/// The stand-in for `docker` and `podman`: what follows IMAGE is run on this machine.
+/// The stand-in for `docker` and `podman`, which runs the words behind IMAGE on this machine.
 const CONTAINER: &str = "\
     [ \"$1\" = run ] || exit 1\n\
     entry=''\n\
@@ -92,7 +93,7 @@ const STAND_INS: &[StandIn] = &[
     StandIn { name: "postgres", what: What::Ring, why: "not everywhere; quality/places/recipes runs it" },
 ];
 
-/// Commands that are checked, and not run: the page, how the command begins, and why.
+/// Commands that are checked but not run: the page, the beginning of the command, and the reason.
 const NOT_RUN: &[(&str, &str, &str)] = &[
     ("docs/adding-an-operation.md", "git show ", "the sources may be there without their history"),
     ("docs/adding-an-operation.md", "cargo nextest ", "a test of the same run"),
@@ -137,7 +138,8 @@ const ENDS: &[(&str, &str, &[i32])] = &[
     ("docs/liburing.md", "LD_LIBRARY_PATH=", &[0, 99]), // what stands in is not linked with liburing: 99 where the kernel denies rings
 ];
 
-/// Lines that a page shows and a run here need not print: the page, how the command begins, what the line contains, and why.
+/// Lines that a page shows and a run here need not print: the page, the beginning of the command, a part of the line, and
+/// the reason.
 const VARIES: &[(&str, &str, &str, &str)] = &[
     ("docs/trace.md", "anyring trace -s 4 -e 'slow>1ms'", "FSYNC", "whether the disk is slow"),
     ("docs/trace.md", "anyring trace -k ", "> __libc_start_call_main", "the C library's debug information"),
@@ -145,13 +147,13 @@ const VARIES: &[(&str, &str, &str, &str)] = &[
 
 /// The kind of a block of text.
 enum Text {
-    /// The reason why no test can tell whether the text is right, which is meant for people.
+    /// Text for people, which no test can check; a description of it.
     Said(&'static str),
     /// A part of this file, in which `...` stands for lines that are left out.
     PartOf(&'static str),
 }
 
-/// Every block of text: its page, how it begins, and what it is.
+/// All blocks of text: the page, the beginning of the block, and its kind.
 const TEXTS: &[(&str, &str, Text)] = &[
     ("ARCHITECTURE.md", "  unmodified program", Text::Said("a drawing of the layers")),
     (
@@ -223,7 +225,7 @@ fn texts_are_what_they_are_said_to_be() {
     all_used("TEXTS", &used, |row| format!("{}: {}", TEXTS[row].0, TEXTS[row].1));
 }
 
-/// The lines stand in the file, in this order, `...` aside, which stands for some.
+/// Checks that the lines of a block are in the file, in this order. A line `...` stands for lines that are left out.
 fn is_part_of(block: &Block, file: &str) {
     let source = squeezed(&fs::read_to_string(root().join(file)).unwrap());
     let (mut rest, text) = (source.as_str(), squeezed(&block.text));
@@ -236,7 +238,7 @@ fn is_part_of(block: &Block, file: &str) {
     }
 }
 
-/// The text with one blank for each piece of white space.
+/// Returns the text with one blank for each piece of white space.
 fn squeezed(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -255,7 +257,7 @@ fn the_picture_is_of_this_demo() {
     }
 }
 
-/// A row of `docs/choose.md` has no other figures than the records that it names.
+/// The figures in a row of `docs/choose.md` are those of the records that the row names.
 #[test]
 fn figures_of_a_choice_are_those_of_its_records() {
     let docs = root().join("docs");
@@ -334,7 +336,7 @@ fn dockerfiles_have_instructions() {
     }
 }
 
-/// A list of strings as the command line that it means.
+/// Converts a list of strings to a command line.
 fn as_command(line: &str) -> String {
     line.replace("\", \"", " ").replace(['[', ']', '"'], "")
 }
@@ -352,7 +354,7 @@ fn units_have_sections_and_settings() {
     }
 }
 
-/// No parser: lists, keys and how they are indented, in the subset that the pages use.
+/// Checks lists, keys and their indentation, in the subset of YAML that the pages use; this is no parser.
 #[test]
 fn yaml_is_indented_and_closed() {
     for block in blocks_of("yaml") {
@@ -367,7 +369,7 @@ fn yaml_is_indented_and_closed() {
                 assert!(opens, "{place}: indented, and nothing opens above");
                 above.push(indent);
             }
-            // What follows a dash is one level further in.
+            // The words behind a dash are one level deeper.
             let entry = item.strip_prefix("- ").unwrap_or(item);
             if entry.len() < item.len() {
                 above.push(indent + 2);
@@ -407,7 +409,7 @@ fn commands_in_the_text_exist() {
     assert!(count >= 100, "{count}");
 }
 
-/// Checks what can be told of a command that is not run.
+/// Checks a command that is not run, as far as possible.
 fn checked(place: &str, command: &str) {
     let output = Command::new("bash").args(["-n", "-c", command]).output().unwrap();
     assert!(output.status.success(), "{place}: {command}: {}", String::from_utf8_lossy(&output.stderr));
@@ -425,7 +427,7 @@ fn checked(place: &str, command: &str) {
             _ => {}
         }
     }
-    // A script of the sources, with the variables before it.
+    // The command is a script of the sources, with variables before it.
     let (variables, program): (Vec<&str>, Vec<&str>) =
         words.iter().partition(|word| word.split_once('=').is_some_and(|(name, _)| is_variable(name)));
     let Some(program) = program.first().filter(|word| word.contains('/') && !word.starts_with(['/', '<']))
@@ -456,7 +458,7 @@ fn is_variable(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_uppercase() || c == '_')
 }
 
-/// The words of a command are a subcommand of anyring's, and options that its help names.
+/// Checks that the words of a command are a subcommand of anyring, and options in its help.
 fn anyring_has(place: &str, words: &[&str]) {
     let own: Vec<&str> = words.iter().take_while(|word| !["--", "|", ";"].contains(word)).copied().collect();
     let mut names = own.iter().take_while(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '-'));
@@ -469,7 +471,7 @@ fn anyring_has(place: &str, words: &[&str]) {
     for word in own.iter().filter(|word| word.starts_with('-')) {
         let option = word.split(['=', '[']).next().unwrap();
         let is_long = option.len() > 2 && !option.starts_with("--");
-        // A language of its own: -name, -type.
+        // The options of find are long words with one dash: -name, -type.
         if is_long && path.first() == Some(&"find") {
             continue;
         }
@@ -483,7 +485,7 @@ fn anyring_has(place: &str, words: &[&str]) {
     }
 }
 
-/// The text of `--help` of a subcommand, if there is such a subcommand.
+/// Returns the text of `--help` of a subcommand, if there is such a subcommand.
 fn help_of(path: &[&str]) -> Option<String> {
     static HELPS: Mutex<BTreeMap<String, Option<String>>> = Mutex::new(BTreeMap::new());
     let mut helps = HELPS.lock().unwrap();
@@ -495,7 +497,7 @@ fn help_of(path: &[&str]) -> Option<String> {
     helps.entry(path.join(" ")).or_insert_with(|| of(path)).clone()
 }
 
-/// The words of a call of make are targets and variables of the Makefile.
+/// Checks that the words of a call of make are targets and variables of the Makefile.
 fn make_has(place: &str, words: &[&str]) {
     let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
     for word in words {
@@ -512,7 +514,7 @@ fn make_has(place: &str, words: &[&str]) {
     }
 }
 
-/// `cargo nextest run -p PACKAGE MODULE::`: the package's test `suite` has such a module.
+/// Checks a command `cargo nextest run -p PACKAGE MODULE::`: the package's test `suite` must have such a module.
 fn has_test(place: &str, words: &[&str]) {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(root());
@@ -528,7 +530,8 @@ fn has_test(place: &str, words: &[&str]) {
     assert!(source.exists(), "{place}: there is no {}", source.display());
 }
 
-/// The directory for the commands of a page: the sources, the command where `make` builds it, and stand-ins for other programs.
+/// Returns a directory for the commands of a page, with the sources, the command where `make` builds it, and stand-ins for
+/// other programs.
 fn workplace(page: &str) -> PathBuf {
     let name = format!("page-{}-{}", page.replace('/', "-"), std::process::id());
     let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -545,7 +548,7 @@ fn workplace(page: &str) -> PathBuf {
         symlink(anyring().with_file_name(name), release.join(name)).unwrap();
     }
     symlink(anyring(), release.join("one-file/anyring")).unwrap();
-    // Those of the pages, whose sources are there.
+    // The programs whose sources the pages show.
     let stories = built("stories-debug");
     symlink(&stories, place.join("stories")).unwrap();
     symlink(built("planted"), place.join("planted")).unwrap();
@@ -559,7 +562,7 @@ fn workplace(page: &str) -> PathBuf {
             None => place.join("bin").join(stand_in.name),
         };
         match stand_in.what {
-            // A copy, so that the process has the name of what it stands in for.
+            // A copy is made, so that the process has the name of the program that it replaces.
             What::Ring => drop(fs::copy(&stories, &path).unwrap()),
             What::Script(text) => {
                 fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
@@ -579,7 +582,7 @@ fn run_in(place: &Path, command: &str) -> Output {
     let mut bash = Command::new("bash");
     bash.args(["-c", command]).current_dir(place);
     bash.env("PATH", format!("{}:{}:{path}", place.join("bin").display(), built.display()));
-    // Of make, for the targets that the dry run shows.
+    // These variables of make would affect the targets that the dry run shows.
     bash.env_remove("CARGO_TARGET_DIR").env_remove("MAKEFLAGS");
     bash.env("ANYRING_ENGINE", "user").output().unwrap()
 }
@@ -607,7 +610,7 @@ fn commands_run_and_print_what_is_shown() {
             run += 1;
             let _ = writeln!(all, "{}", command.text);
             let said = [&output.stdout[..], &output.stderr[..]].map(String::from_utf8_lossy).concat();
-            // The command tells its status itself.
+            // A command that ends with `echo $?` prints its status itself.
             let status =
                 if command.text.ends_with("echo $?") { 0 } else { output.status.code().unwrap_or(-1) };
             let is_right = ends.map_or(&[0][..], |row| ENDS[row].2).contains(&status);
@@ -640,7 +643,7 @@ fn commands_run_and_print_what_is_shown() {
     }
 }
 
-/// A line without what differs from run to run: numbers, times, and the thread that did a request.
+/// Returns a line without the parts that differ from run to run: numbers, times, and the thread that did a request.
 fn shape(line: &str) -> String {
     let mut shape = String::new();
     let mut rest = line.chars().peekable();

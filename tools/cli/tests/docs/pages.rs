@@ -104,7 +104,7 @@ pub fn commands(block: &Block) -> Vec<Command> {
         match (line.strip_prefix("$ "), all.last_mut()) {
             (Some(text), _) => all.push(Command { place, text: text.to_owned(), output: Vec::new() }),
             (None, Some(command)) if goes_on => command.text.extend(["\n", line]),
-            // A comment on a line of its own, about a command that leaves no room beside it.
+            // A comment has a line of its own, if the command leaves no room beside it.
             _ if line.trim_start().starts_with("# ") => {}
             (None, Some(command)) => command.output.push(line.to_owned()),
             (None, None) => panic!("{place}: the block begins with no command: {line}"),

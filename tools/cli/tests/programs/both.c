@@ -1,4 +1,5 @@
-/* Two signals that come at once when a call lets them, and a handler that jumps out of both, many times; on the stack, and on an alternate one. */
+/* Two pending signals are delivered together as soon as a call unblocks them, and the handler of the second jumps out of both, many times: on the
+ * program's stack, and on an alternate one. */
 #include "ring.h"
 #include <setjmp.h>
 
@@ -39,7 +40,7 @@ static void jump_out(const char *where, int flags) {
     printf("a NOP after that: %d\n", ring_nop(&ring, 1));
 }
 
-/* The vector registers are the program's when it goes on after a wait that a signal has ended. */
+/* After a wait that a signal has ended, the vector registers have the program's values. */
 static void keep_vectors(void) {
     double before[4] = {1.5, 2.5, 3.5, 4.5}, after[4];
     sigset_t none;

@@ -21,7 +21,7 @@ int main(void) {
     count = select(ring.fd + 1, 0, 0, (fd_set *)set, &none);
     printf("exceptions: %d, none: %d\n", count, *set == 0);
 
-    /* Before other data. */
+    /* The same part of a set, followed by other data, which must not change. */
     set -= 1;
     set[1] = 0x5555555555555555;
     *set = 1ul << ring.fd;

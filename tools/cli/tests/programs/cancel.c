@@ -7,7 +7,7 @@
 static struct ring ring;
 static pthread_barrier_t begun;
 
-/* From here on the thread can be cancelled anywhere, but not in the barrier, which the others would never leave then. */
+/* Makes the thread cancellable anywhere from now on. Not before the barrier: a thread that is cancelled there would keep the others in it. */
 static void begin(void) {
     int before;
     pthread_barrier_wait(&begun);
@@ -79,7 +79,7 @@ static void *comes_back(void *argument) {
     return argument;
 }
 
-/* If the thread that sleeps for a file is cancelled while the file becomes ready, others get the event. */
+/* The thread that waits for events of a file is cancelled while the file becomes ready: another thread must get the event. */
 static void hears_of_file(long nanoseconds) {
     int ends[2];
     char byte;

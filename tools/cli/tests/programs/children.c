@@ -1,4 +1,4 @@
-/* Children by every call, with rings, and programs that they execute: what they leave to their parent, and get from it. */
+/* Children created by every call, with rings, and programs that they execute: what they inherit from their parent, and that its ring works after them. */
 #include "ring.h"
 #include <fcntl.h>
 #include <spawn.h>
@@ -17,7 +17,7 @@ static void finish(const char *what, pid_t child) {
     CHECK(ring_nop(&ring, 1) == 0);
 }
 
-/* A program that was executed: its mask, and what is pending. */
+/* The executed program prints its signal mask and its pending signal. */
 static int executed(void) {
     sigset_t mask, pending;
     struct ring own;
@@ -59,7 +59,7 @@ int main(int count, char **arguments) {
         _exit(98);
     }
     finish("fork and fexecve", child);
-    /* In this memory: what it leaves is here. More of them than there are stacks for the engine. */
+    /* Children of vfork share this memory: the counter shows their changes. There are more of them than the engine has stacks. */
     volatile int seen = 0;
     for (int i = 0; i < 200; i++) {
         if ((child = vfork()) == 0) {

@@ -1,5 +1,5 @@
-/* Credentials: work is done with those of its submitter, or of the named personality, and no thread
- * keeps what the process gives up. The argument names the way in which they change. */
+/* Requests are carried out with the credentials of their submitter, or of the named personality, and no thread
+ * keeps credentials that the process gives up. The argument names the way in which the credentials change. */
 #include "ring.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -144,7 +144,7 @@ static void by_capset(struct ring *ring) {
 static struct ring shared;
 static int pipe_ends[2];
 
-/* Gives a thread its own rights to files, and tests them on its own ring and on a shared one. */
+/* Changes the calling thread's file system user ID, and tests its rights on a ring of its own and on a shared one. */
 static void *with_fsuid(void *unused) {
     struct ring ring;
     CHECK(!ring_open(&ring, 4, 0));

@@ -1,4 +1,4 @@
-/* More threads in a wait at once than have a stack of the engine's, and a child that is forked off meanwhile. */
+/* More threads wait concurrently than the engine has stacks, and the process forks meanwhile. */
 #include "ring.h"
 #include <pthread.h>
 #include <sys/wait.h>

@@ -1,6 +1,6 @@
 /* Runs a program in a sandbox. All io_uring calls, or only the named one, fail with an errno (as with the default profiles of
- * container engines) or kill the process, or none does (allow). Options: ptrace is denied (as with older profiles); no memory becomes executable; memfd_create
- * kills the process, or is denied; files are small, by a limit that cannot be raised; another call fails with an errno.
+ * container engines) or kill the process; with `allow`, none does. Options: ptrace is denied (as with older profiles); memory cannot be made executable;
+ * memfd_create kills the process, or is denied; a limit that cannot be raised keeps files small; another call fails with an errno.
  *
  *   deny ERRNO|kill|allow[,enter|,register][,ptrace][,mdwe][,memfd|,nomemfd][,small][,call=NUMBER:ERRNO] PROGRAM [ARGUMENTS] */
 #include <errno.h>
@@ -56,7 +56,7 @@ int main(int count, char **arguments) {
         const int sys_resource = 24;
         struct rlimit small = {64 << 20, 64 << 20};
         setrlimit(RLIMIT_FSIZE, &small);
-        /* Without privileges there are none to drop. */
+        /* Fails without privileges, when there is no capability to drop. */
         prctl(PR_CAPBSET_DROP, sys_resource, 0, 0, 0);
     }
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) {

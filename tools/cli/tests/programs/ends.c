@@ -1,4 +1,4 @@
-/* Ends, and calls that cannot succeed. "children": a child of vfork that exits, and files that are not programs. "strict": the
+/* Processes that end, and calls that cannot succeed. "children": a child of vfork that exits, and files that are not programs. "strict": the
  * program's own filter permits only writing, returning from signal handlers and ending. "both": one after the other. */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -1,19 +1,19 @@
 /* Requests that a tool is to follow.
  *
- *   followed file PATH     opens PATH and reads it through the ring, and prints what it holds
+ *   followed file PATH     opens PATH and reads it through the ring, and prints its contents
  *   followed removes PATH  removes PATH through the ring
  *   followed freed         reads into a buffer that was freed before the submission
- *   followed stale         reads into a buffer, frees the buffer, and looks at it
+ *   followed stale         reads into a buffer, frees the buffer, and then reads from it
  *   followed unset         writes bytes to /dev/null that the program has not set
  *   followed branches      reads bytes, and branches on one of them
  *   followed races         reads into a buffer that another thread writes to
  *   followed early         writes to the buffer of a read, which may be done, before it looks for the completion
- *   followed looks         branches on a byte that a read in flight is to bring
+ *   followed looks         branches on a byte that a read in flight has not written yet
  *   followed alone         has a read completed while it makes no call of the ring, and then makes one
  *   followed leaves        frees the buffer of a read in flight
  *   followed handed        reads into a buffer, and has another thread write to it; then a thread that has seen the completion of a read
  *                          by itself writes to the buffer. This is correct
- *   followed waits PATH    makes PATH as soon as a read is in flight, completes the read when PATH is gone, and prints what was read */
+ *   followed waits PATH    creates PATH as soon as a read is in flight, completes the read when PATH is removed, and prints the bytes read */
 #include "ring.h"
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,18 +1,18 @@
-/* Descriptors that functions of the C library close or replace beside `close`, while requests wait for their files: the requests go on, and the
+/* Functions of the C library other than `close` close or replace descriptors while requests wait for their files: the requests continue, and the
  * numbers are free. */
 #include "ring.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <mntent.h>
 
-/* glibc's other names. */
+/* Other names of functions in glibc. */
 extern int __close(int), __dup2(int, int), _IO_fclose(FILE *);
 
 static struct ring ring;
 static int ends[2];
 static char buffer[16];
 
-/* A stream of a new pipe, behind which a read waits. */
+/* Creates a stream for a new pipe, and submits a read of the pipe, which waits. */
 static FILE *stream_waits(void) {
     CHECK(pipe(ends) == 0);
     FILE *stream = fdopen(ends[0], "r");
@@ -26,7 +26,7 @@ static FILE *stream_waits(void) {
     return stream;
 }
 
-/* The number becomes another pipe's, which has data; then the first pipe gets some. */
+/* Gives the number to another pipe with data, writes to the first pipe, and prints what the read has got. */
 static void read_ends(const char *how) {
     int others[2];
     CHECK(pipe(others) == 0);
@@ -43,7 +43,7 @@ static void read_ends(const char *how) {
     close(others[1]), close(ends[0]), close(ends[1]);
 }
 
-/* The number belongs to a stream, or to a directory, of which nothing may be left. */
+/* Checks that the descriptor of a stream or a directory is closed. */
 static void is_free(int fd, const char *how) {
     CHECK(fcntl(fd, F_GETFD) == -1);
     printf("%s: closed\n", how);

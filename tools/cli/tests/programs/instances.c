@@ -1,6 +1,6 @@
-/* A ring ends when it is closed, by an instruction or by a function, and releases the files that only it had. Prints how many
- * inotify instances the process has meanwhile, of which a user may have few. With the name of a library, the program loads that once the ring is made, and
- * the library closes the ring. */
+/* A ring ends when its descriptor is closed, by an instruction or by a function, and releases the files that only the ring had open. Prints how many
+ * inotify instances the process has while the ring exists, because the number per user is limited. With the path of a library as an argument, the program
+ * loads the library after creating the ring, and the library closes the ring. */
 #include "ring.h"
 #include <dirent.h>
 #include <dlfcn.h>

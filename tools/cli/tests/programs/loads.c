@@ -1,5 +1,5 @@
-/* A library whose constructor waits for a thread that calls functions which are looked up at the program's start: a thread that loads
- * a library holds the dynamic linker's lock. They are functions for signal handlers and for children of _Fork, too. */
+/* A library whose constructor waits for a thread that calls replaced functions. The functions must have been looked up at the program's start, because
+ * the thread that loads a library holds the dynamic linker's lock. Signal handlers and children of _Fork may call them, too. */
 #include "ring.h"
 #include <dlfcn.h>
 #include <fcntl.h>

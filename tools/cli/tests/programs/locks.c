@@ -1,5 +1,6 @@
-/* Many threads wait for a lock of a file, while others close, duplicate and use descriptors: those do not wait for them. Handlers of signals run while a
- * process waits for another's lock, and end the wait or not, as they were set. A lock of the process stays while a ring reads the file from the device. */
+/* Many threads wait for a file lock, while the main thread closes, duplicates and uses descriptors, and must not have to wait. Signal handlers run while
+ * a process waits for another process's lock, and end the wait or not, depending on SA_RESTART. A
+ * lock of the process stays while a ring reads the file from the device. */
 #include "ring.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -23,7 +24,7 @@ static void *wait_for_lock(void *unused) {
     return unused;
 }
 
-/* How many threads of this process sleep. */
+/* Returns how many threads of this process sleep. */
 static int asleep(void) {
     int count = 0;
     DIR *tasks = opendir("/proc/self/task");
@@ -49,7 +50,7 @@ static void let_go(int signal) {
     CHECK(write(to_holder[1], "", 1) == 1);
 }
 
-/* Waits for a lock that a child has, while signals come over and over. */
+/* Waits for a lock that a child has, while a timer sends signals; returns 0 or the errno. */
 static int wait_among_signals(int fd, void (*handler)(int), int flags) {
     struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
     struct itimerval often = {{0, 5000}, {0, 5000}}, never = {0};

@@ -1,5 +1,5 @@
-/* Requests that are counted, and one in flight; says "ready", and ends when its input ends. With `fork`, a child of fork that uses its
- * parent's ring does the same first. With `drop`, the process becomes another user's first, and no thread keeps its old user. */
+/* Completes some requests and leaves one in flight, prints "ready", and ends when its input ends. With `fork`, a child first uses its parent's ring
+ * and prints "child". With `drop`, the process first changes its user, and no thread must keep the old one. */
 #include "ring.h"
 #include <dirent.h>
 #include <sys/wait.h>
@@ -14,7 +14,7 @@ static void await_end(const char *word) {
         ;
 }
 
-/* The user of a thread. */
+/* Returns the user ID of a thread. */
 static unsigned user_of(const char *thread) {
     char path[300], line[256];
     unsigned user = 0;
@@ -27,7 +27,7 @@ static unsigned user_of(const char *thread) {
 }
 
 static void drop(void) {
-    /* The thread that counts has begun. */
+    /* The input continues when the engine's thread for metrics runs. */
     await_end("begun");
     CHECK(setuid(NOBODY) == 0);
     DIR *threads = opendir("/proc/self/task");

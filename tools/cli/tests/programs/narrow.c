@@ -1,4 +1,4 @@
-/* Calls on a stack that has no room left, as a goroutine's may have, and a signal that comes in one of them. */
+/* Calls on a stack that has no room left, as a goroutine's stack may have none, and signals that arrive during such calls. */
 #include "ring.h"
 #include <sys/time.h>
 

@@ -1,4 +1,4 @@
-/* Rings that are watched from outside. Each way says "ready" once it has made its ring; it ends when its input does. */
+/* Rings that another process watches. Each way of this program prints "ready" when its ring exists, and ends when its input ends. */
 #include "ring.h"
 #include <poll.h>
 #include <sys/socket.h>
@@ -11,14 +11,14 @@ static void ready(void) {
     fflush(stdout);
 }
 
-/* A line of input, or its end. */
+/* Reads a line of input, or up to the end of the input. */
 static void wait_for_input(void) {
     char byte;
     while (read(0, &byte, 1) == 1 && byte != '\n')
         ;
 }
 
-/* Without taking any of it. */
+/* Waits for the end of the input without reading from it. */
 static void wait_for_end_of_input(void) {
     struct pollfd input = {.fd = 0, .events = 0};
     CHECK(poll(&input, 1, -1) == 1 && input.revents & POLLHUP);
@@ -42,7 +42,7 @@ static void ring_close(struct ring *ring) {
     CHECK(close(ring->fd) == 0);
 }
 
-/* Batches of three: two that succeed, and one whose descriptor is none. */
+/* Submits batches of three requests: two that succeed, and one with an invalid descriptor. */
 static void busy(struct ring *ring) {
     char buffer[8];
     while (!input_has_ended(1)) {
@@ -57,7 +57,7 @@ static void busy(struct ring *ring) {
     }
 }
 
-/* Three reads of an empty pipe; the other end of the pipe. */
+/* Submits three reads of an empty pipe; returns the write end of the pipe. */
 static int submit_reads(struct ring *ring) {
     int pipes[2];
     static char buffer[8];
@@ -72,7 +72,7 @@ static int submit_reads(struct ring *ring) {
     return pipes[1];
 }
 
-/* Reads that are in flight, and complete at the next line of input. */
+/* Has reads in flight, which complete at the next line of input. */
 static void waits(struct ring *ring) {
     int full = submit_reads(ring);
     ready();
@@ -82,7 +82,7 @@ static void waits(struct ring *ring) {
     wait_for_input();
 }
 
-/* Reads that are in flight, a queue of entries that nobody submits, and completions that nobody reaps. */
+/* Has reads in flight, entries in the SQ that are never submitted, and completions that are never reaped. */
 static void stuck(struct ring *ring) {
     submit_reads(ring);
     for (int entry = 0; entry < 5; entry++)
@@ -94,7 +94,7 @@ static void stuck(struct ring *ring) {
     wait_for_input();
 }
 
-/* More completions than there is room for. */
+/* Has more completions than the CQ has room for. */
 static void overflows(struct ring *ring) {
     for (int round = 0; round < 3; round++) {
         for (int entry = 0; entry < ENTRIES; entry++)
@@ -105,7 +105,7 @@ static void overflows(struct ring *ring) {
     wait_for_input();
 }
 
-/* Rings whose end, at the next line of input, lets go of the last reference to a socket, which its peer waits for. */
+/* Creates rings that have the last reference to a socket. A ring ends at the next line of input, and the socket's peer waits for that. */
 static void closes(int rounds) {
     for (int round = 0; round < rounds; round++) {
         struct ring ring;
@@ -124,14 +124,14 @@ static void closes(int rounds) {
     }
 }
 
-/* Another program in its place, which makes a ring of its own. */
+/* Executes another program, which creates a ring of its own. */
 static void becomes_another(void) {
     ready();
     wait_for_input();
     CHECK(execl("/proc/self/exe", "outside", "stuck", (char *)0) != 0);
 }
 
-/* A ring that a child has, too, and keeps when the parent has closed it. */
+/* Shares a ring with a child, which keeps the ring after the parent has closed it. */
 static void shares(struct ring *ring) {
     pid_t child = fork();
     CHECK(child >= 0);

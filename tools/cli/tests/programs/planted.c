@@ -104,7 +104,7 @@ static int file_of(unsigned length) {
     return fd;
 }
 
-/* The kernel's information about a thread: the number and arguments of the system call in which it sleeps, or a word; empty if
+/* Reads the kernel's information about a thread: the number and arguments of the system call in which it sleeps, or a word; an empty text if
  * the thread has ended. */
 static void look_at(pid_t thread, char told[256]) {
     char path[64];

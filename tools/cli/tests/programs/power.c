@@ -1,6 +1,6 @@
-/* Programs whose files a power cut may ruin: `power CASE write` in an empty directory, and then `power CASE check`, whose input is what
- * the first has printed: the number of steps that it has said are done. -DFIXED repairs them all. Exit status 1: what was said to be
- * done is lost, or what is there is wrong. All is done by a ring. */
+/* Programs whose files a power cut may damage: `power CASE write` in an empty directory, and then `power CASE check`, whose input is the output
+ * of the first: the numbers of finished steps. -DFIXED repairs all programs. Exit status 1: the result of a finished step is lost, or a
+ * file has wrong contents. All writes are made through a ring. */
 #include "ring.h"
 #include <fcntl.h>
 
@@ -59,7 +59,7 @@ static void rename_to(const char *old, const char *new) {
     submit(1);
 }
 
-/* Tells the world that a step is done. */
+/* Prints the number of steps that are finished. */
 static void say(unsigned step) {
     char text[16];
     int length = sprintf(text, "%u\n", step);
@@ -80,7 +80,7 @@ static void fail(const char *what, long number) {
     exit(1);
 }
 
-/* Returns the length of a file that was read, -1 if there is none. */
+/* Reads a file; returns its length, or -1 if there is no such file. */
 static long contents(const char *name, char *bytes, unsigned length) {
     int fd = open(name, O_RDONLY);
     if (fd < 0)
@@ -100,7 +100,7 @@ static unsigned said(void) {
 
 static char bytes[16 * BLOCK];
 
-/* A log, whose records are on the device before that is said. */
+/* A log. A record should be on the device before its step is reported as finished. */
 static void write_file_sync(int directory) {
     int log = open_at("log", O_CREAT | O_WRONLY);
     sync_file(directory);
@@ -122,7 +122,7 @@ static void check_log(unsigned steps) {
             fail("a record is lost", step);
 }
 
-/* A log whose syncs are submitted together with the writes: only a link makes them wait. */
+/* A log whose syncs are submitted together with the writes: a sync waits for its write only if the two are linked. */
 static void write_link(int directory) {
     int log = open_at("log", O_CREAT | O_WRONLY);
     sync_file(directory);
@@ -137,7 +137,7 @@ static void write_link(int directory) {
     }
 }
 
-/* A file for each step. */
+/* A new file for each step, whose name must be on the device, too. */
 static void write_create(int directory) {
     for (unsigned step = 0; step < STEPS; step++) {
         char name[16];
@@ -161,7 +161,7 @@ static void check_create(unsigned steps) {
     }
 }
 
-/* A file that each step replaces. `syncs_file`: its data are on the device before. */
+/* A file that each step replaces. With `syncs_file`, the new data are on the device before the rename. */
 static void replace(int directory, int syncs_file, int syncs_directory) {
     for (unsigned step = 0; step < STEPS; step++) {
         int fd = open_at("new", O_CREAT | O_TRUNC | O_WRONLY);
@@ -191,7 +191,7 @@ static void check_current(unsigned steps) {
         fail("an old file is back", step);
 }
 
-/* Blocks, and their number in another file, which must not come to the device first. */
+/* Blocks in one file and their number in another: the number must not be on the device before the blocks. */
 static void write_order(int directory) {
     int data = open_at("data", O_CREAT | O_WRONLY), number = open_at("number", O_CREAT | O_WRONLY);
     sync_file(directory);
@@ -226,7 +226,7 @@ static unsigned sum(const char *header) {
     return sum % 251;
 }
 
-/* A header in several sectors. Repaired, it has a checksum and two places. */
+/* A header of several sectors. The repaired program writes it with a checksum, to two places alternately. */
 static void write_torn(int directory) {
     int header = open_at("header", O_CREAT | O_WRONLY);
     sync_file(directory);

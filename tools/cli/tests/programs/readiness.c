@@ -84,7 +84,7 @@ static void read_past_cache(int file, unsigned number, unsigned char flags) {
     entry->flags = flags;
 }
 
-/* Polls wait for transfers past the cache, and for no longer or shorter than they are told to where none leaves a completion. */
+/* A poll waits for transfers that bypass the page cache. If no transfer leaves a completion, the poll lasts exactly as long as its timeout says. */
 static void transfers(void) {
     CHECK(ring_open(&ring, 8, 0) == 0);
     int file = open("/proc/self/exe", O_RDONLY | O_DIRECT);

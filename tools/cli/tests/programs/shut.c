@@ -1,5 +1,5 @@
-/* Requests that wait for files whose descriptors the program closes or replaces meanwhile: they go on, and the numbers are free. Threads that are
- * cancelled while they wait: a C library that cancels threads may close and wait at one place only. */
+/* Requests wait for files whose descriptors the program closes or replaces: the requests continue, and the numbers are free. Then threads are cancelled
+ * while they wait: a C library that cancels threads may have only one instruction for its closes and waits. */
 #include "ring.h"
 #include <fcntl.h>
 #include <poll.h>
@@ -9,7 +9,7 @@ static struct ring ring;
 static int ends[2];
 static char buffer[16];
 
-/* A read that waits on a new pipe. */
+/* Submits a read of a new, empty pipe. */
 static void read_waits(void) {
     CHECK(pipe(ends) == 0);
     struct io_uring_sqe *entry = ring_entry(&ring, IORING_OP_READ, 7);
@@ -20,7 +20,7 @@ static void read_waits(void) {
     CHECK(!ring_peek(&ring));
 }
 
-/* Another file has the number, and data; then the pipe gets some. */
+/* Gives the number to another pipe with data, writes to the first pipe, and prints what the read has got. */
 static void read_ends(const char *how) {
     int others[2];
     CHECK(pipe(others) == 0 && dup2(others[0], ends[0]) == ends[0]);
@@ -48,7 +48,7 @@ static void *wait_for(void *argument) {
     return argument;
 }
 
-/* A thread that waits for a descriptor, perhaps not yet. */
+/* Cancels a thread that waits for a descriptor, or, without patience, is about to; returns true if the thread was cancelled. */
 static int is_cancelled(int fd, int patience_us) {
     pthread_t thread;
     void *result;

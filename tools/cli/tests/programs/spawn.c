@@ -22,7 +22,7 @@ static int spawn(char **call) {
 }
 
 int main(int count, char **arguments) {
-    /* In the child, none of these is open, and the input is the first. */
+    /* The child has none of these descriptors open: file actions have closed them, and copied descriptor 5 to standard input. */
     int own[] = {3, 5, 99, 101, 200}, is_child = count > 2;
     for (int i = 0; i < 5; i++) {
         if (is_child && fcntl(own[i], F_GETFD) >= 0)
@@ -35,7 +35,7 @@ int main(int count, char **arguments) {
     if (code || is_child)
         return code;
     code = spawn(child);
-    /* Descriptors that are open already may have higher numbers. */
+    /* Open descriptors may be above the new limit. */
     struct rlimit limit;
     getrlimit(RLIMIT_NOFILE, &limit);
     limit.rlim_cur = 64;

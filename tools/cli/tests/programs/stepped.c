@@ -1,6 +1,6 @@
-/* A process makes a call for a ring, over and over; another one stops it at each instruction of the call, and sends it signals there: one, two at once, and two
- * one after the other, whose handlers run on the stack or on an alternate one. The handlers run once each, before the call is over or right after it, and never
- * while the thread is inside an engine, whose locks it may have. The call has its result, and leaves every other register as it was. */
+/* A process repeats a ring call. Its parent stops it at each instruction of the call, and sends signals there: one, two together, or two, one after the other.
+ * Their handlers run on the process's stack or on an alternate one. Each handler must run once, during the call or right after it, and never while the thread
+ * is inside the engine, whose locks it may hold. The call must return its result, and must not change any other register. */
 #include "ring.h"
 #include <sys/ptrace.h>
 #include <sys/user.h>
@@ -10,24 +10,24 @@
 enum { CALLS_BEFORE = 20, MOST = 1 << 20, FIRST_OF_HANDLER = 40 };
 
 static struct ring ring;
-/* The signal that comes first. */
+/* The signal that is sent first. */
 static int first;
 
-/* What the two processes tell one another. */
+/* The state that the two processes share. */
 static struct shared {
     volatile int phase, handled[2], is_inside;
     volatile unsigned long handler, bad;
-    /* The first word of `wanted` that a call has changed, from 1 on. */
+    /* The number of the first word of `wanted` that a call has changed, from 1; 0 for none. */
     volatile int changed;
 } *shared;
 
-/* What registers hold before the call, and after it: r8, r9, r12 to r15, rbx, rbp, rdi, rsi, rdx, r10, rsp, the flags, xmm0 to xmm15. */
+/* The values of the registers before the call and after it: r8, r9, r12 to r15, rbx, rbp, rdi, rsi, rdx, r10, rsp, the flags, xmm0 to xmm15. */
 enum { GENERAL = 14, FLAGS = 13, VECTORS = 16, ARITHMETIC = 0x8d5 };
 struct registers {
     unsigned long general[GENERAL], vectors[VECTORS][2];
 } wanted, found;
 
-/* io_uring_enter(fd, 1, 0, 0), with r8, r9, r12 to r15, rbx, rbp and the vectors from `wanted`, which gets the rest. */
+/* Calls io_uring_enter(fd, 1, 0, 0). Sets r8, r9, r12 to r15, rbx, rbp and the vectors from `wanted`, and stores the other registers there. */
 long enter_with(long fd);
 __asm__(".pushsection .text\n"
         ".globl enter_with\n.type enter_with,@function\n"
@@ -40,7 +40,7 @@ __asm__(".pushsection .text\n"
         "mov 40(%rcx), %r15\n mov 48(%rcx), %rbx\n mov 56(%rcx), %rbp\n"
         "mov $1, %esi\n xor %edx, %edx\n xor %r10d, %r10d\n"
         "mov %rdi, 64(%rcx)\n mov %rsi, 72(%rcx)\n mov %rdx, 80(%rcx)\n mov %r10, 88(%rcx)\n mov %rsp, 96(%rcx)\n"
-        /* An overflow, a sign, an adjustment, and a carry. */
+        /* Sets the overflow, sign, adjust and carry flags. */
         "mov $0x7fffffff, %eax\n add $1, %eax\n stc\n"
         "pushf\n pop 104(%rcx)\n"
         "mov $426, %eax\n syscall\n"
@@ -53,7 +53,7 @@ __asm__(".pushsection .text\n"
         ".irp register, r15, r14, r13, r12, rbp, rbx\n\tpop %\\register\n.endr\n"
         "ret\n.size enter_with, . - enter_with\n.popsection");
 
-/* Makes the call, and looks at what it has changed. */
+/* Makes the call, and compares the registers after it with those before. */
 static long enter_and_compare(int fd) {
     unsigned long *want = wanted.general, *is = found.general;
     long taken = enter_with(fd);
@@ -66,7 +66,8 @@ static long enter_and_compare(int fd) {
 
 extern char __executable_start[], etext[];
 
-/* Where a thread that was inside may be when its handlers run: in the program, or about to run the handler of another signal. */
+/* True if a handler may interrupt the thread here, although it was inside the engine when the signal was sent: in the program, or at the
+ * beginning of the handler of another signal. */
 static int may_be_interrupted(unsigned long at) {
     return (at >= (unsigned long)__executable_start && at < (unsigned long)etext) || at == shared->handler;
 }
@@ -77,7 +78,7 @@ static void handle(int signal, siginfo_t *info, void *context) {
     if (shared->is_inside && !may_be_interrupted(at))
         shared->bad = at;
     shared->handled[signal == SIGUSR2]++;
-    /* Waits for ever if this thread is inside. */
+    /* This call would wait for ever if the thread held a lock of the engine. */
     CHECK(ring_enter(ring.fd, 0, 0, IORING_ENTER_GETEVENTS) == 0);
 }
 
@@ -109,7 +110,7 @@ static void run(int flags) {
 static pid_t child;
 static struct user_regs_struct registers;
 
-/* Goes on, with a signal; until the process stops, whose signal is returned. */
+/* Continues the child with a signal, until it stops; returns the signal of the stop. */
 static int go_on(int how, int signal) {
     int status;
     CHECK(ptrace(how, child, 0, signal) == 0 && waitpid(child, &status, 0) == child);
@@ -122,7 +123,7 @@ static int go_on(int how, int signal) {
     return WSTOPSIG(status);
 }
 
-/* Goes on to the next stop that is none for a signal that is sent. */
+/* Continues the child up to the next SIGTRAP, and delivers the signals that stop it before. */
 static void go_on_to_trap(int signal) {
     while ((signal = go_on(PTRACE_CONT, signal)) != SIGTRAP)
         ;
@@ -133,7 +134,8 @@ static long count;
 
 static int is_off_stack(void) { return labs((long)(registers.rsp - first_stack)) > 1 << 16; }
 
-/* To an instruction of a call that is about to be made, by a breakpoint before it that the call comes by once; whether it came by. */
+/* Lets the child run to an instruction of the next call: up to a breakpoint at the last instruction before it that a call executes only once, then step by
+ * step. Returns true if the child has arrived there. */
 static int come_to(long point) {
     long from = point;
     for (; from > 0; from--) {
@@ -159,7 +161,8 @@ static int come_to(long point) {
     return 1;
 }
 
-/* One call with signals; `later`: the second comes so many instructions after the first. */
+/* Lets the child make a call, and sends signals at an instruction of it; the second signal `later` instructions after the first, or, if `later` is
+ * negative, together with it. Returns true if the child has come to the instruction. */
 static int send(long point, int signals, int later) {
     shared->handled[0] = shared->handled[1] = 0;
     shared->is_inside = 0;
@@ -176,7 +179,7 @@ static int send(long point, int signals, int later) {
             int signal = SIGTRAP;
             for (int i = 0; i < later && signal == SIGTRAP && shared->phase == 1; i++)
                 signal = go_on(PTRACE_SINGLESTEP, 0);
-            /* Another stop comes by itself: what it is for is passed on with the second signal. */
+            /* If the child has stopped for another signal, that one is delivered, too. */
             CHECK(syscall(SYS_tgkill, child, child, SIGUSR2) == 0);
             if (!(signal == SIGTRAP && shared->phase == 2))
                 go_on_to_trap(signal == SIGTRAP ? 0 : signal);
@@ -184,7 +187,7 @@ static int send(long point, int signals, int later) {
     }
     while (shared->phase != 2)
         go_on_to_trap(0);
-    /* What is sent at the last instructions comes at the next call. */
+    /* A signal that is sent at the last instructions of a call arrives in the next call. */
     for (int i = 0; came && i < 2 && (!shared->handled[0] || shared->handled[1] != (signals == 2)); i++)
         go_on_to_trap(0);
     if (shared->bad || shared->changed || (came && (shared->handled[0] != 1 || shared->handled[1] != (signals == 2)))) {
@@ -193,7 +196,7 @@ static int send(long point, int signals, int later) {
         fflush(stdout);
         _exit(97);
     }
-    /* To the beginning of the next call. */
+    /* Continues to the beginning of the next call. */
     while (shared->phase != 1)
         go_on_to_trap(0);
     return came;
@@ -216,7 +219,7 @@ static void step_through(const char *name, int signal, int flags) {
         places[count] = registers.rip;
         go_on(PTRACE_SINGLESTEP, 0);
     }
-    /* The call ends before the phase changes: the last instructions are the program's. */
+    /* The last recorded instructions are the program's own, between the end of the call and the change of the phase. */
     while (shared->phase != 1)
         go_on_to_trap(0);
     long tried = 0, came = 0, most = atol(getenv("STEPPED_POINTS") ? getenv("STEPPED_POINTS") : "200");

@@ -1,4 +1,4 @@
-/* Threads, and other children in the same memory, that clone3 makes, where threads use the ring of all. */
+/* clone3 creates threads, which use the ring of the process, and other children in the same memory. */
 #include "ring.h"
 #include <linux/sched.h>
 #include <sched.h>
@@ -11,7 +11,7 @@ static volatile unsigned done, ended;
 static long made;
 static int is_thread;
 
-/* What the child does, on its own stack; it has the thread pointer of its parent, which waits. */
+/* The child's function, on a stack of its own. The child has the thread pointer of its parent, which waits meanwhile. */
 static void begin(void) {
     if (is_thread) {
         ring_entry(&ring, IORING_OP_NOP, 7);

@@ -1,6 +1,6 @@
-/* Whether the engine checks its registrations now and then, while requests wait by them: it does not where it hears of all closes. With the name of a
- * library and the time, the program loads that: one that closes descriptors by instructions, or a harmless one. With -DLIBRARY, this is the former; with
- * -DWAITING, the program loads no library. With one word, the program only waits, and may not open files. */
+/* Prints whether the engine periodically checks the registrations by which requests wait: it does not if all closes are reported to it. The arguments
+ * are the path of a library to load, which closes descriptors by instructions or is harmless, and the time to load it. -DLIBRARY builds the library that
+ * closes descriptors, -DWAITING a program that loads none. With a single argument, the program only waits, and must not open files. */
 #include "ring.h"
 #include <fcntl.h>
 
@@ -26,7 +26,7 @@ static double now(void) {
     return time.tv_sec + time.tv_nsec / 1e9;
 }
 
-/* How often the engine's thread for rings has slept; 0 without one. */
+/* Returns how often the engine's reactor thread has slept, or 0 if there is no such thread. */
 static long sleeps(void) {
     long count = 0;
     DIR *tasks = opendir("/proc/self/task");
@@ -71,7 +71,7 @@ static int completes(void) {
     return result;
 }
 
-/* A hundred reads, each of which waits for longer than the engine's tick. */
+/* Makes a hundred reads, each of which waits for longer than the interval of the checks. */
 static void read_and_wait(void) {
     pthread_t thread;
     CHECK(pthread_create(&thread, 0, write_later, (void *)5000l) == 0);
@@ -82,14 +82,14 @@ static void read_and_wait(void) {
     CHECK(pthread_join(thread, 0) == 0);
 }
 
-/* How often the engine's thread sleeps meanwhile. */
+/* Returns how often the reactor thread sleeps during a hundred reads. */
 static long read_hundred(void) {
     long before = sleeps();
     read_and_wait();
     return sleeps() - before;
 }
 
-/* Has the kernel kill the process if it opens a file. */
+/* Makes the kernel kill the process if it opens a file. */
 static void forbid_opening(void) {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -101,7 +101,7 @@ static void forbid_opening(void) {
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
 }
 
-/* Until the checks have ended, or will not. */
+/* Waits up to 20 seconds for the checks to end; returns whether they go on. */
 static const char *checks(void) {
     for (double end = now() + 20; now() < end;)
         if (read_hundred() < 3)
@@ -122,7 +122,7 @@ int main(int count, char **arguments) {
     if (count < 2)
         return 0;
 #ifndef WAITING
-    /* A namespace of its own has a second C library, whose functions are not replaced. */
+    /* In a separate link-map namespace there is a second C library, whose functions are not replaced. */
     int is_apart = count > 3;
     void *library = is_apart ? dlmopen(LM_ID_NEWLM, arguments[1], RTLD_NOW) : dlopen(arguments[1], RTLD_NOW);
     CHECK(library);
@@ -136,7 +136,7 @@ int main(int count, char **arguments) {
     else
         printf("with a library that closes: %s\n", read_hundred() + read_hundred() < 3 ? "no checks" : "checks");
 
-    /* The number of a file for which a request waits becomes another file's. */
+    /* Another file gets the number of the file for which a request waits. */
     read_begins();
     CHECK(ring_enter(ring.fd, 1, 0, 0) == 1 && !ring_peek(&ring));
     int kept = dup(ends[0]), others[2];

@@ -78,7 +78,7 @@ impl From<&Output> for Outcome {
     }
 }
 
-/// The form in a record: the output, and below it how the program ended.
+/// The form in a record: the output, and the end of the program below it.
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.stdout)?;
@@ -184,8 +184,8 @@ fn name<A: AsRef<OsStr>>(program: &Path, arguments: &[A]) -> String {
 
 /// Compares an outcome with the recorded one on the kernel's `io_uring`: `tests/record/NAME.txt`.
 ///
-/// `ANYRING_ORACLE` makes it run on the kernel, by `native`: `live` compares that outcome with the record; `record` writes it as
-/// the record; `kernel` compares the outcome with that of the kernel alone.
+/// `ANYRING_ORACLE` makes the program run on the kernel, by `native`: `live` compares that outcome with the record; `record`
+/// writes it as the record; `kernel` compares `outcome` with that of the kernel alone.
 pub fn is_as_recorded(name: &str, outcome: &Outcome, native: impl FnOnce() -> Outcome, log: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/record/{name}.txt"));
     let oracle = std::env::var("ANYRING_ORACLE").unwrap_or_default();

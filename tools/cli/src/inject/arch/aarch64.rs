@@ -1,8 +1,8 @@
 //! AArch64.
 
-/// The relocation by which the image is adapted: `R_AARCH64_RELATIVE`.
+/// The type of the relocations in the image, `R_AARCH64_RELATIVE`.
 pub const RELATIVE: u32 = 1027;
-/// The bytes that parts of the image that are mapped apart begin at multiples of: it is linked for the largest pages that there are.
+/// The alignment, in bytes, of the parts of the image that are mapped separately. The image is linked for the largest page size.
 pub const PAGE: usize = 64 << 10;
 /// The instruction `svc #0`.
 pub const SYSCALL: [u8; 4] = [0x01, 0x00, 0x00, 0xd4];
@@ -11,15 +11,16 @@ pub const SYSCALL: [u8; 4] = [0x01, 0x00, 0x00, 0xd4];
 #[derive(Clone, Copy)]
 pub struct Registers(pub libc::user_regs_struct);
 
-// Behind a call the kernel makes it again only where its result, in `x0`, says so. What is put there never does: it is no
-// small negative number. So there is no need to take the call itself away (`NT_ARM_SYSTEM_CALL`).
+// The kernel restarts a call behind its instruction only if the result in `x0` is one of some small negative numbers. The
+// tracer never stores such a number in `x0`. So the call itself need not be taken away (`NT_ARM_SYSTEM_CALL`).
 impl Registers {
     /// Returns the address at which the thread continues.
     pub fn instruction(&self) -> u64 {
         self.0.pc
     }
 
-    /// Prepares the registers for a system call, which the thread makes if it goes on at the instruction for that.
+    /// Prepares the registers for a system call, which the thread makes if it continues at an instruction for system
+    /// calls.
     pub fn with_call(mut self, number: i64, a: [u64; 6]) -> Self {
         self.0.regs[..6].copy_from_slice(&a);
         self.0.regs[8] = number as u64;
@@ -33,23 +34,23 @@ impl Registers {
         self
     }
 
-    /// The result of a system call.
+    /// Returns the result of a system call.
     pub fn result(&self) -> i64 {
         self.0.regs[0] as i64
     }
 }
 
-/// Call sites are found on x86-64 only, so far: here all trap.
+/// The search for call sites, which exists only for x86-64: on this architecture all calls trap.
 pub mod sites {
     use crate::inject::sites::{Found, Site};
 
     /// True if call sites are searched for on this architecture.
     pub const ARE_FOUND: bool = false;
-    /// Bytes of a stub.
+    /// The size of a stub in bytes.
     pub const STUB: usize = 128;
-    /// Bytes of a jump.
+    /// The size of a jump in bytes.
     pub const JUMP: usize = 4;
-    /// Bytes of the instruction that makes a call.
+    /// The size in bytes of the instruction that makes a call.
     pub const CALL: usize = 4;
 
     /// Finds no site on this architecture.

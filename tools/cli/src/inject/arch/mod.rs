@@ -1,4 +1,5 @@
-//! Differences between architectures for the tracer: the instruction that makes a system call, and where the kernel takes what.
+//! Differences between architectures for the tracer: the instruction for system calls, and the registers that the kernel uses
+//! for them.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

@@ -2,7 +2,7 @@
 
 pub mod sites;
 
-/// The relocation by which the image is adapted: `R_X86_64_RELATIVE`.
+/// The type of the relocations in the image, `R_X86_64_RELATIVE`.
 pub const RELATIVE: u32 = 8;
 /// The alignment, in bytes, of the parts of the image that are mapped separately.
 pub const PAGE: usize = 4096;
@@ -19,7 +19,8 @@ impl Registers {
         self.0.rip
     }
 
-    /// Prepares the registers for a system call, which the thread makes if it goes on at the instruction for that.
+    /// Prepares the registers for a system call, which the thread makes if it continues at an instruction for system
+    /// calls.
     pub fn with_call(mut self, number: i64, a: [u64; 6]) -> Self {
         [self.0.rdi, self.0.rsi, self.0.rdx, self.0.r10, self.0.r8, self.0.r9] = a;
         self.0.rax = number as u64;
@@ -33,13 +34,13 @@ impl Registers {
         self.outside_of_calls()
     }
 
-    /// The kernel shall not take the thread for one in a call, which it might make again.
+    /// Makes the kernel assume that the thread is in no system call, because the kernel might restart one.
     fn outside_of_calls(mut self) -> Self {
         self.0.orig_rax = u64::MAX;
         self
     }
 
-    /// The result of a system call.
+    /// Returns the result of a system call.
     pub fn result(&self) -> i64 {
         self.0.rax as i64
     }

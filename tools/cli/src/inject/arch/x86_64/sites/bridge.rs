@@ -1,5 +1,5 @@
-//! The functions by which C libraries make calls in which a thread may be cancelled: musl's `__syscall_cp_asm`, glibc's `__syscall_cancel_arch`. A thread
-//! that is outside of that code is not cancelled, so it is left alone; the jumps are those of who calls the function.
+//! The functions by which C libraries make calls that are cancellation points: musl's `__syscall_cp_asm`, glibc's `__syscall_cancel_arch`. A thread
+//! is cancelled only while it is inside such a function, so the function itself is not patched. Instead, its callers are made to jump.
 
 use super::chains::Chains;
 use super::{COPIED, JUMP};
@@ -12,16 +12,17 @@ pub const MOVES: [u8; 18] = [
     0xca,
 ];
 
-/// Returns the position of the moves before a `syscall`, if it is such a function's.
+/// Returns the position of the moves before a `syscall`, if the `syscall` is in such a function.
 pub fn moves_before(text: &[u8], call: usize) -> Option<usize> {
     let first = call.saturating_sub(COPIED);
     let at = text[first..call].windows(MOVES.len()).position(|bytes| bytes == MOVES)?;
     Some(first + at)
 }
 
-/// Calls `found` with the sites that call the function whose moves are known; without any, or where it is in doubt, with a refusal.
+/// Calls `found` with each site that calls the function with these moves. If there is none, or if some are doubtful, also calls
+/// `found` with a refusal.
 pub fn for_each(text: &[u8], moves: usize, chains: &mut Chains<'_>, mut found: impl FnMut(Found)) {
-    /// The most bytes of the function before the moves.
+    /// The maximum number of bytes of the function before the moves.
     const BEFORE: usize = 32;
     let begins = moves.saturating_sub(BEFORE)..moves;
     let (mut called, mut is_sure) = (None, true);
@@ -30,7 +31,7 @@ pub fn for_each(text: &[u8], moves: usize, chains: &mut Chains<'_>, mut found: i
         if !chains.may_begin(start) {
             continue;
         }
-        // All calls are of one function, which reaches the moves, and the callers are code.
+        // All callers must call the same function, which must reach the moves, and the callers must be code.
         is_sure &= *called.get_or_insert(call) == call
             && chains.comes_to(call, moves)
             && chains.run_before(start).is_some();

@@ -1,7 +1,8 @@
-//! Finds where instructions begin.
+//! Finds the beginnings of instructions.
 //!
-//! The two bytes of a `syscall` also occur within other instructions, and data. Of the chains of instructions that begin at fifteen bytes in a
-//! row one is the true one, and others end up on it after a few instructions; so an instruction is known where all of them come by.
+//! The two bytes of a `syscall` also occur within other instructions, and in data. A *chain* is a sequence of instructions, one behind the
+//! other. Of the chains that begin at fifteen consecutive bytes, one is the true one, and the others merge with it after a few instructions.
+//! So an instruction is known to be true if all chains visit it.
 
 use super::SYSCALL;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, Register};
@@ -13,7 +14,7 @@ pub struct Placed {
     pub instruction: Instruction,
 }
 
-/// Finds where instructions begin.
+/// A finder of the beginnings of instructions.
 pub struct Chains<'a> {
     decoder: Decoder<'a>,
 }
@@ -23,7 +24,7 @@ impl<'a> Chains<'a> {
         Self { decoder: Decoder::with_ip(64, text, 0, DecoderOptions::NONE) }
     }
 
-    /// The instruction at an offset, if there is one.
+    /// Returns the instruction at an offset, if there is one.
     fn at(&mut self, offset: usize) -> Option<Instruction> {
         self.decoder.set_position(offset).ok()?;
         self.decoder.set_ip(offset as u64);
@@ -31,7 +32,8 @@ impl<'a> Chains<'a> {
         (!instruction.is_invalid()).then_some(instruction)
     }
 
-    /// True if an instruction may begin at the offset: the true chain visits each place where one does.
+    /// True if an instruction may begin at the offset: a chain visits it, as the true chain visits each beginning of an
+    /// instruction.
     pub fn may_begin(&mut self, offset: usize) -> bool {
         self.follow(offset).arrived > 0
     }
@@ -47,7 +49,7 @@ impl<'a> Chains<'a> {
         at == end
     }
 
-    /// True if a `syscall` at `call`, with this code before it, looks like one: data rarely gives arguments to two registers and continues like code.
+    /// True if a `syscall` at `call`, with this code before it, looks like one. Data rarely sets two registers for arguments and continues like code.
     pub fn looks_like_call(&mut self, run: &[Placed], call: usize) -> bool {
         const ARGUMENTS: [Register; 7] = [
             Register::RAX,
@@ -99,8 +101,8 @@ impl<'a> Chains<'a> {
         goes_on && run.iter().filter(gives).count() >= 2
     }
 
-    /// The straight code before an instruction at `call`: all of its instructions are known, and may run elsewhere.
-    /// `None` unless all chains come by `call`.
+    /// Returns the straight code before an instruction at `call`, whose instructions are all known and may run at
+    /// another address. `None` unless all chains visit `call`.
     pub fn run_before(&mut self, call: usize) -> Option<Vec<Placed>> {
         let chains = self.follow(call);
         (chains.arrived > 0 && !chains.has_passed).then(|| chains.straight(call))
@@ -109,10 +111,10 @@ impl<'a> Chains<'a> {
     /// Follows the chains to `end`.
     fn follow(&mut self, end: usize) -> Followed {
         const BACK: usize = 128;
-        /// The most bytes of an instruction.
+        /// The maximum size of an instruction in bytes.
         const LONGEST: usize = 15;
         let first = end.saturating_sub(BACK);
-        // A text begins with an instruction.
+        // At the beginning of a text, the true chain is known.
         let count = if first == 0 { 1 } else { LONGEST };
         let places = vec![Place::default(); end - first];
         let mut followed = Followed { first, places, arrived: 0, has_passed: false };
@@ -128,7 +130,7 @@ impl<'a> Chains<'a> {
         while at < places.len() {
             let known = &mut places[at].instruction;
             let instruction = *known.get_or_insert_with(|| self.at(*first + at));
-            // Bytes that are no instruction are not in the true chain.
+            // A chain that reaches invalid bytes is not the true one.
             let Some(instruction) = instruction else { return };
             way.push(at);
             at += instruction.len();
@@ -142,27 +144,27 @@ impl<'a> Chains<'a> {
     }
 }
 
-/// A byte that chains may come by.
+/// A byte that chains may visit.
 #[derive(Clone, Default)]
 struct Place {
-    /// The instruction there, if there is one, once it was looked at.
+    /// The instruction at this byte, if there is one; `None` before the byte was decoded.
     instruction: Option<Option<Instruction>>,
-    /// The number of arriving chains that visit the place.
+    /// The number of chains that visit this byte, and arrive at the end.
     chains: usize,
 }
 
-/// Chains that were followed.
+/// The result of following chains.
 struct Followed {
     first: usize,
     places: Vec<Place>,
-    /// The number of chains that arrive.
+    /// The number of chains that arrive at the end.
     arrived: usize,
-    /// True if a chain does not arrive.
+    /// True if a chain passes the end without visiting it.
     has_passed: bool,
 }
 
 impl Followed {
-    /// The instructions before `end` by which all chains come, as far back as they may run elsewhere.
+    /// Returns the instructions before `end` that all chains visit, as far back as they may run at another address.
     fn straight(&self, end: usize) -> Vec<Placed> {
         let (mut run, mut next) = (Vec::new(), end);
         for (at, place) in self.places.iter().enumerate().rev() {
@@ -181,8 +183,8 @@ impl Followed {
     }
 }
 
-/// True if an instruction continues at the next one, and depends on its address by a distance to memory at most. Padding is
-/// followed by the target of a jump.
+/// True if an instruction continues at the next one, and depends on its own address at most by a distance to memory. False
+/// for padding, because an instruction behind it is the target of a jump.
 fn may_run_elsewhere(instruction: &Instruction) -> bool {
     let is_landing = matches!(instruction.mnemonic(), Mnemonic::Endbr64 | Mnemonic::Endbr32 | Mnemonic::Nop);
     let is_far = instruction.is_ip_rel_memory_operand() && instruction.memory_base() != Register::RIP;

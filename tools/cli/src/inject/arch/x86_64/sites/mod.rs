@@ -1,11 +1,11 @@
-//! Call sites of a static program: where they are, and the stubs that they jump to.
+//! Call sites of a static program, and the stubs that they jump to.
 //!
-//! A jump of five bytes takes the place of instructions before a `syscall`, which stays where it is. What the stub does,
-//! `frontends/inject/src/patched/mod.rs` tells.
+//! A jump of five bytes replaces instructions before a `syscall`, which itself stays. `frontends/inject/src/patched/mod.rs` describes the
+//! work of a stub.
 //!
-//! Nothing may jump to what lies within the five bytes. Nothing does where one instruction fills them: as the `mov` of the number does
-//! nearly everywhere. A jump to what follows that `mov` merely misses the stub. Only where several instructions have to be taken, a site is
-//! refused if anything near looks like a jump in between.
+//! No jump of the program may lead into the five bytes. If one instruction fills them, as the `mov` of the number does nearly everywhere,
+//! no jump leads there; a jump to the instruction behind that `mov` merely avoids the stub. If several instructions have to be replaced,
+//! the site is refused if anything near it looks like a jump into them.
 
 mod bridge;
 mod chains;
@@ -20,14 +20,14 @@ pub use stub::{jump, stub};
 
 /// True if call sites are searched for on this architecture.
 pub const ARE_FOUND: bool = true;
-/// Bytes of a stub.
+/// The size of a stub in bytes.
 pub const STUB: usize = 128;
-/// Bytes of a jump.
+/// The size of a jump in bytes.
 pub const JUMP: usize = 5;
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// Bytes of the instruction that makes a call.
+/// The size in bytes of the instruction that makes a call.
 pub const CALL: usize = SYSCALL.len();
-/// Most bytes that are copied.
+/// The maximum number of bytes that a stub copies.
 const COPIED: usize = 48;
 /// The distance in bytes within which jumps to a place are searched for.
 const NEAR: usize = 32 << 10;
@@ -75,20 +75,20 @@ fn look(text: &[u8], call: usize, chains: &mut Chains<'_>) -> Found {
     }
 }
 
-/// The number that the nearest `mov $imm32,%eax` before a `syscall` seems to give it. A quick look, for most calls are none of the engine's:
-/// what it takes for another's traps, if it is the engine's.
+/// Returns the number that the nearest `mov $imm32,%eax` before a `syscall` seems to load. This is a quick check that excludes most calls.
+/// If it excludes a call of the engine by mistake, that call traps.
 fn number_nearby(text: &[u8], call: usize) -> Option<u32> {
     let before = &text[call.saturating_sub(COPIED)..call];
     let from = before.windows(2).rposition(|pair| pair == SYSCALL).map_or(0, |at| at + 2);
     before[from..].windows(JUMP).enumerate().rev().find_map(|(at, bytes)| match *bytes {
-        // Behind such a prefix the register is r8.
+        // With such a prefix, the register is r8.
         [0xb8, ..] if at > 0 && before[from + at - 1] & 0xf1 == 0x41 => None,
         [0xb8, a, b, 0, 0] => Some(u32::from_le_bytes([a, b, 0, 0])),
         _ => None,
     })
 }
 
-/// Whether a site, whose code that is, makes threads by `clone3`.
+/// True if this code of a site loads the number of `clone3`, which makes threads.
 pub fn makes_threads(code: &[u8]) -> bool {
     let number = (libc::SYS_clone3 as u32).to_le_bytes();
     code.strip_prefix(&[0xb8])
@@ -96,12 +96,12 @@ pub fn makes_threads(code: &[u8]) -> bool {
         .is_some_and(|rest| rest.starts_with(&number))
 }
 
-/// The number of a call, as far as the code right before it tells.
+/// The number of a call, as far as the code directly before it shows it.
 enum Number {
     Is(u32),
-    /// A call of the engine: the instruction at this offset, as long as a jump, loads its number.
+    /// A number of the engine's calls, loaded by the instruction at this offset, which has the size of a jump.
     Moved(usize),
-    /// The value of this register.
+    /// The number that is in this register.
     Held(Register),
     Unknown,
 }
@@ -134,7 +134,7 @@ fn number(run: &[Placed]) -> Number {
             {
                 Number::Held(instruction.op1_register().full_register())
             }
-            // Handwritten, behind what clears the rest.
+            // Handwritten code that has cleared the rest of the register before.
             Code::Mov_r8_imm8 if !enters(instruction.immediate8().into()) => {
                 Number::Is(instruction.immediate8().into())
             }
@@ -144,10 +144,10 @@ fn number(run: &[Placed]) -> Number {
     Number::Unknown
 }
 
-/// True if a register seems to hold the number of another call. Compilers keep a number in a register if a function makes the call in a loop, or
-/// twice.
+/// True if a register seems to hold the number of a call that the engine does not handle. Compilers keep a number in a register if a function
+/// makes the call in a loop, or twice.
 fn is_given_others(text: &[u8], call: usize, register: Register) -> bool {
-    /// The number of bytes before the call that are searched: about a function.
+    /// The number of bytes before the call that are searched, about the size of a function.
     const BEFORE: usize = 512;
     let number = register.number() as u8;
     let opcode = 0xb8 | number & 7;
@@ -161,7 +161,8 @@ fn is_given_others(text: &[u8], call: usize, register: Register) -> bool {
     given.is_some_and(|number| !enters(number))
 }
 
-/// Returns the beginning of the shortest run of several instructions that has room for a jump, and into which nothing near jumps.
+/// Returns the beginning of the shortest run of several instructions that has room for a jump, if no jump near it leads into the
+/// run.
 fn several(text: &[u8], call: usize, run: &[Placed], chains: &mut Chains<'_>) -> Option<usize> {
     let last = call.checked_sub(JUMP)?;
     let index = run.iter().rposition(|placed| placed.offset <= last)?;
@@ -170,7 +171,7 @@ fn several(text: &[u8], call: usize, run: &[Placed], chains: &mut Chains<'_>) ->
     (!jumps_to(text, inside).any(|jump| chains.may_begin(jump.start))).then_some(start)
 }
 
-/// The places near that look like jumps to one of these.
+/// Iterates over the jumps near these places that seem to lead to one of them.
 fn jumps_to(text: &[u8], places: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let Range { start, end: behind } = places;
     let leads_there =
@@ -181,7 +182,8 @@ fn jumps_to(text: &[u8], places: Range<usize>) -> impl Iterator<Item = Range<usi
         (is_jump && leads_there(at + 1, isize::from(text[at].cast_signed()))).then_some(at - 1..at + 1)
     });
     let first = start.saturating_sub(NEAR);
-    // The last byte of the opcode, perhaps the one before, and the distance.
+    // A long jump may have two bytes of opcode before its distance: the window shows the second, and the first of some
+    // jumps.
     let long = text[first..(behind + NEAR).min(text.len())].windows(6).enumerate();
     let long = long.filter_map(move |(at, bytes)| {
         let opcode = match (bytes[0], bytes[1]) {
@@ -196,7 +198,7 @@ fn jumps_to(text: &[u8], places: Range<usize>) -> impl Iterator<Item = Range<usi
     short.chain(long)
 }
 
-/// True if a `syscall` seems to be reached by jumps only, with numbers of other calls.
+/// True if a `syscall` seems to be reached only by jumps, with numbers of calls that the engine does not handle.
 fn is_jumped_to_with_others(text: &[u8], call: usize, chains: &mut Chains<'_>) -> bool {
     let mut jumps = jumps_to(text, call..call + 1).filter(|jump| chains.may_begin(jump.start)).peekable();
     // test %rax,%rax; je
@@ -214,7 +216,7 @@ mod tests {
     const CALL: [u8; 2] = SYSCALL;
     const ENTER: [u8; 5] = [0xb8, 0xaa, 1, 0, 0];
 
-    /// The judgement of the only `syscall` in some code, which begins behind padding.
+    /// Returns the judgement of the only `syscall` in some code, which begins behind padding.
     fn judge(code: &[&[u8]]) -> Found {
         let text = [&[0xcc; 200], &code.concat()[..], &[0xc3; 200]].concat();
         let mut judgements = Vec::new();
@@ -227,7 +229,7 @@ mod tests {
         super::site(200 + start, 200 + call, true)
     }
 
-    /// A site whose number is not known.
+    /// Returns a site whose number is not known.
     fn likely(start: usize, call: usize) -> Found {
         super::site(200 + start, 200 + call, false)
     }
@@ -284,7 +286,7 @@ mod tests {
     fn several_instructions_make_room() {
         let code = MOVES.concat();
         assert_eq!(judge(&[&code, &CALL]), likely(6, 12));
-        // jmp to the last of them: nothing may come by within the jump's bytes.
+        // jmp to the last of them, which is within the bytes that the jump would replace
         assert_eq!(judge(&[&[0xeb, 9], &code, &CALL]), Found::Refused);
         // jmp to the first of the two
         assert_eq!(judge(&[&[0xeb, 6], &code, &CALL]), likely(8, 14));
@@ -300,7 +302,7 @@ mod tests {
         assert_eq!(judge(&[MOVES[2], MOVES[3], &CALL, &[0xfa]]), Found::Refused);
     }
 
-    /// The calls, and not what they call, where a C library cancels threads.
+    /// The callers of a function for cancellation points are patched, and not the function.
     #[test]
     fn calls_of_what_cancels_threads_are_taken() {
         // mov (%rdi),%eax; test %eax,%eax; jne .+16
@@ -344,7 +346,7 @@ mod tests {
         let distance = i32::from_le_bytes(stub[3..7].try_into().unwrap());
         assert_eq!(0x30_0007 + i64::from(distance), 0x40_0017);
         assert_eq!(stub[7..9], [0x89, 0xd8]);
-        // A stub out of reach.
+        // The stub is out of reach.
         assert_eq!(
             super::stub(
                 &text,

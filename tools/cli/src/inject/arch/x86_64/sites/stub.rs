@@ -5,14 +5,14 @@ use crate::inject::sites::Site;
 use anyring_trap::sites::{Block, Record};
 use iced_x86::{Decoder, DecoderOptions};
 
-/// The byte between stubs, which traps: `int3`.
+/// The byte that fills unused parts of stubs, `int3`, which traps.
 const FILL: u8 = 0xcc;
 
-/// Bytes under construction.
+/// The code of a stub under construction.
 struct Emitter {
     bytes: [u8; STUB],
     length: usize,
-    /// The address at which the bytes will lie.
+    /// The address at which the stub will be.
     address: u64,
 }
 
@@ -22,7 +22,7 @@ impl Emitter {
         self.length += bytes.len();
     }
 
-    /// An instruction whose last four bytes say how far `target` lies from its end.
+    /// Adds an instruction whose last four bytes are the distance from its end to `target`.
     fn relative(&mut self, opcode: &[u8], target: u64) -> Option<()> {
         self.push(opcode);
         let distance = distance(self.address + self.length as u64 + 4, target)?;
@@ -30,7 +30,7 @@ impl Emitter {
         Some(())
     }
 
-    /// Enters the engine.
+    /// Adds a jump into the engine.
     fn enter(&mut self, block: u64) -> Option<()> {
         self.relative(&[0x4c, 0x8d, 0x1d], self.address + RECORD as u64)?; // lea record(%rip),%r11
         self.relative(&[0xff, 0x25], block + Block::ENTRY as u64) // jmp *entry(%rip)
@@ -41,7 +41,8 @@ fn distance(from: u64, to: u64) -> Option<i32> {
     i32::try_from(to.wrapping_sub(from).cast_signed()).ok()
 }
 
-/// The stub of a site in `text`, which lies at `base`, to lie at `address` behind a block at `block`. `own` is for [`Record::own`].
+/// Returns the stub at `address` of a site in `text`, whose address is `base`. The stub's block is at `block`; `own` is for
+/// [`Record::own`].
 pub fn stub(text: &[u8], base: u64, site: Site, address: u64, block: u64, own: u64) -> Option<[u8; STUB]> {
     let mut code = Emitter { bytes: [FILL; STUB], length: 0, address };
     let call = base + site.call as u64;
@@ -61,9 +62,9 @@ pub fn stub(text: &[u8], base: u64, site: Site, address: u64, block: u64, own: u
 /// The offset of the record in a stub.
 const RECORD: usize = STUB - Record::BYTES;
 
-/// The look at the number of a `syscall` at `call`, and what comes of it.
+/// Adds the check of the number for a `syscall` at `call`: enters the engine, or continues at the `syscall`.
 fn of_call(code: &mut Emitter, call: u64, block: u64) -> Option<()> {
-    /// Bytes of what enters the engine.
+    /// The size in bytes of the code that enters the engine.
     const ENTERS: u8 = 7 + 6;
     code.push(&[0x0f, 0xb7, 0xc8]); // movzwl %ax,%ecx
     code.relative(&[0x4c, 0x8d, 0x1d], block + Block::TABLE as u64)?; // lea table(%rip),%r11
@@ -73,8 +74,8 @@ fn of_call(code: &mut Emitter, call: u64, block: u64) -> Option<()> {
     code.relative(&[0xe9], call) // jmp to the syscall
 }
 
-/// A function at `call` that cancels the thread, or makes a call; where the call goes on, as [`Record`] says. A thread that is cancelled already goes on to
-/// the function.
+/// Adds the check of the number for a function at `call`, which makes the call, and is a cancellation point. If the thread was cancelled already, the
+/// stub continues at the function. Returns the two addresses at which the call continues, for [`Record`].
 fn of_function(code: &mut Emitter, call: u64, block: u64) -> Option<(u64, u64)> {
     code.push(&[0x0f, 0xb7, 0xc6]); // movzwl %si,%eax
     code.relative(&[0x4c, 0x8d, 0x1d], block + Block::TABLE as u64)?; // lea table(%rip),%r11
@@ -95,7 +96,7 @@ fn of_function(code: &mut Emitter, call: u64, block: u64) -> Option<(u64, u64)> 
     Some((back, next))
 }
 
-/// Copies instructions, and adapts distances to memory.
+/// Copies instructions, and adapts their distances to memory.
 fn copy(code: &mut Emitter, instructions: &[u8], from: u64) -> Option<()> {
     let mut decoder = Decoder::with_ip(64, instructions, from, DecoderOptions::NONE);
     while decoder.can_decode() {
@@ -113,7 +114,8 @@ fn copy(code: &mut Emitter, instructions: &[u8], from: u64) -> Option<()> {
     Some(())
 }
 
-/// The jump from a site in `text`, which lies at `base`, to its stub: a call where there is one.
+/// Returns the jump from a site in `text`, whose address is `base`, to its stub; a call instruction if the site has
+/// one.
 pub fn jump(text: &[u8], base: u64, site: Site, stub: u64) -> Option<[u8; JUMP]> {
     const JMP: u8 = 0xe9;
     let opcode = if site.is_function { text[site.start] } else { JMP };
