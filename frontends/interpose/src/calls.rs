@@ -30,7 +30,8 @@ pub unsafe fn syscall<F: Frontend>(
     unsafe { answered::<F>(number, a, b, c, d, e, f) }
 }
 
-/// Answers a call. A separate function, so that the path to the kernel is short.
+/// Answers a call, if anyring answers it; otherwise makes it. A separate function, so that the path to the kernel is
+/// short.
 ///
 /// # Safety
 /// As for [`syscall`].

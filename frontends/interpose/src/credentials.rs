@@ -1,8 +1,8 @@
-//! Functions that change credentials: the engine's threads must not keep what the program gives up.
+//! Functions that change credentials: the engine's threads must not keep rights that the program gives up.
 //!
-//! They are interposed, not trapped, though a trap would see more. A filter outlives `exec`: a
-//! set-user-id program, for which the loader ignores preloads, would be killed where it drops its
-//! privileges; and so would the child of a `posix_spawn` that resets its ids, with SIGSYS blocked.
+//! These functions are interposed and not trapped, although a trap would see more calls. A filter outlives `exec`: a
+//! set-user-ID program, for which the loader ignores preloads, would be killed by SIGSYS when it drops its privileges.
+//! The same would happen to a child of `posix_spawn` that resets its ids while SIGSYS is blocked.
 //!
 //! When the C library changes credentials in all threads, this counts as one change, after all threads have made it.
 
@@ -17,7 +17,7 @@ fn begin<F: Frontend>(reach: Reach) -> Option<Change> {
     credentials::begin(reach)
 }
 
-/// Ends a change that `begin` or `by_call` has begun.
+/// Ends the change that [`by_call`] or an interposed function has announced.
 #[inline]
 pub fn end<F: Frontend>(change: Option<Change>) {
     if let Some(change) = change {

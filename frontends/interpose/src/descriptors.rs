@@ -55,12 +55,12 @@ fn duplicated<F: Frontend>(old: c_int, new: c_int) {
     }
 }
 
-/// Fails with `EBADF`, as for a number that is no descriptor, when the program names a descriptor of the engine's own.
+/// Fails with `EBADF`, as for a number that is not a descriptor, when the program names a descriptor of the engine.
 fn none() -> c_int {
     next::fail(own::NONE) as c_int
 }
 
-/// True if `old` or `new` is the engine's own descriptor. Then the program cannot make `new` a duplicate of `old`.
+/// True if `old` or `new` is a descriptor of the engine. Then the program cannot make `new` a duplicate of `old`.
 fn is_refused(old: c_int, new: c_int) -> bool {
     own::is_engines(old) || own::is_engines(new)
 }

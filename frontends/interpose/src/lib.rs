@@ -1,9 +1,9 @@
-//! Functions in place of the C library's: those that make the three calls by number, that close and
-//! duplicate descriptors, alone or with a stream, that wait for descriptors, and that change credentials.
+//! Functions that replace those of the C library: functions that make the three calls by number, that close or duplicate
+//! descriptors, directly or with a stream, that wait for descriptors, and that change credentials.
 //!
-//! They are plain functions here. A front end exports them under the C library's names with [`export!`]: the preloaded
-//! library, which comes before all other libraries of the process, and a program with `anyring::everywhere!()`, whose functions
-//! the linker prefers to those of the C library.
+//! This crate defines them as ordinary functions. A front end exports them under the C library's names with [`export!`]: the
+//! preloaded library, which comes before all other libraries of the process, and a program with `anyring::everywhere!()`, whose
+//! functions the linker prefers to those of the C library.
 #![no_std]
 
 extern crate alloc;
@@ -62,7 +62,7 @@ pub trait Frontend {
     /// Notes that the calling thread enters the engine.
     fn enter() -> Self::Stay;
 
-    /// True if the kernel is to answer this one of the three calls.
+    /// True if the kernel is to answer this call, which is one of the three calls.
     #[inline]
     fn hands_through(_number: usize) -> bool {
         false

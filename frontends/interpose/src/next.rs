@@ -18,7 +18,7 @@ pub enum Place {
     Next,
 }
 
-/// The C library's list of the environment; `None` in a program that has no C library.
+/// Returns the C library's list of the environment; `None` in a program that has no C library.
 pub fn environment() -> Option<*const *const c_char> {
     let list = weak!("environ").cast::<*const *const c_char>();
     // SAFETY: a variable of the C library, of this type.
@@ -48,13 +48,13 @@ fn find_in(library: &CStr, name: &CStr) -> *mut c_void {
     }
 }
 
-/// The address of `dlsym`.
+/// Returns the address of `dlsym`.
 fn locate() -> *mut c_void {
     let address = weak!("dlsym");
     if address.is_null() { find_in(c"libdl.so.2", c"dlsym") } else { address }
 }
 
-/// `dlsym(3)`: the address of `name`, null where there is none.
+/// Makes `dlsym(3)`: returns the address of `name`, or null if there is none.
 pub fn find(place: Place, name: &CStr) -> *mut c_void {
     static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
     let mut address = DLSYM.load(Ordering::Relaxed);
@@ -87,12 +87,12 @@ pub struct Next {
 const NONE: *mut c_void = core::ptr::without_provenance_mut(1);
 
 impl Next {
-    /// The function `name`, not looked up yet.
+    /// Returns the function `name`, not looked up yet.
     pub const fn new(name: &'static CStr) -> Self {
         Self { name, address: AtomicPtr::new(core::ptr::null_mut()) }
     }
 
-    /// The function's address; null if the C library does not have it.
+    /// Returns the function's address; null if the C library does not have it.
     pub fn get(&self) -> *mut c_void {
         if self.address.load(Ordering::Relaxed).is_null() {
             self.find();
@@ -100,7 +100,7 @@ impl Next {
         self.known()
     }
 
-    /// The function's address if it was looked up, else null.
+    /// Returns the function's address if it was looked up; otherwise null.
     pub fn known(&self) -> *mut c_void {
         let address = self.address.load(Ordering::Relaxed);
         if address == NONE { core::ptr::null_mut() } else { address }
@@ -133,7 +133,8 @@ impl Next {
     /// Looks the function up without loading another library.
     fn look_up(&self) {
         let mut address = find(Place::Next, self.name);
-        // A plugin may load such a library into a program without it, so a missing function of these is looked up again.
+        // A plugin may load one of these libraries into a program later, so a function that was not found is looked up
+        // again.
         if address.is_null() && self.own_library().is_none() {
             address = NONE;
         }
@@ -149,7 +150,7 @@ pub fn is_poisoned(address: usize, length: usize) -> bool {
     }
     // SAFETY: AddressSanitizer's function of this name has this type.
     let first: unsafe extern "C" fn(usize, usize) -> usize = unsafe { core::mem::transmute(first) };
-    // SAFETY: the function looks at its own notes about the memory only.
+    // SAFETY: the function only reads its own records about the memory.
     unsafe { first(address, length) != 0 }
 }
 
@@ -202,7 +203,7 @@ fn errno_location() -> Option<*mut c_int> {
     })
 }
 
-/// Calls a function of the C library that is none of the program's calls: `errno` stays as it is.
+/// Calls a function of the C library for this crate itself: `errno` stays as the program's last call has left it.
 pub fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
     let before = errno();
     let result = call();

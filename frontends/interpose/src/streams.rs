@@ -1,5 +1,6 @@
-//! Functions by which the C library closes a descriptor that the program knows: streams, directories, message queues, terminals. It does
-//! that by instructions of its own, which no interposed function sees. What else it closes, it has opened itself and shown to nobody.
+//! Functions by which the C library closes a descriptor that the program knows: streams, directories, message queues, terminals. The C
+//! library closes it by its own instructions, which no interposed function sees. Other descriptors that it closes were opened by it, and
+//! are not known to the program.
 
 use crate::descriptors::closing;
 use crate::{Frontend, next};
@@ -95,7 +96,8 @@ pub unsafe fn closedir<F: Frontend>(directory: *mut c_void) -> c_int {
     next!(c"closedir", fn(*mut c_void) -> c_int, directory)
 }
 
-/// `mq_close(3)`, which is `close(2)` by another name. Before glibc 2.34 it is in a library that may be loaded later, so it is not looked for.
+/// `mq_close(3)`, which is `close(2)` by another name. Before glibc 2.34 it is in a library that may be loaded later, so the function is not
+/// looked up, and the system call is made.
 ///
 /// # Safety
 /// As in C.

@@ -1,13 +1,14 @@
 //! Reports to ThreadSanitizer of requests in flight, if the program has it.
 //!
-//! A request appears to it as a thread of the request's name, which accesses the request's memory at some time between the
-//! submission and the completion: the thread knows what its submitter knew, and those know of the thread who have seen its
-//! completion, by the tail of the completion queue, or because a call that fetches completions has returned. An access of the
-//! program that comes at no certain time before the submission or after the completion is a data race.
+//! ThreadSanitizer sees a request as a thread with the request's name, which accesses the request's memory at some time between
+//! submission and completion. Everything that its submitter did before happens before that access; and the access happens before
+//! everything that a thread does after it has seen the completion, by the tail of the completion queue, or because a call that
+//! fetches completions has returned. An access of the program that is ordered neither before the submission nor after the
+//! completion is a data race.
 //!
-//! Such a thread is a fiber of ThreadSanitizer's interface (`tsan_interface.h`), which costs some microseconds, and its creation
-//! a millisecond: fibers are used again. ThreadSanitizer does not know the engine's threads, so nothing is said of a request
-//! whose completion they post.
+//! Such a thread is a fiber of ThreadSanitizer's interface (`tsan_interface.h`). A switch to a fiber costs some microseconds,
+//! and its creation a millisecond, so fibers are reused. ThreadSanitizer does not know the engine's threads, so a request whose
+//! completion they post is not reported.
 
 use crate::arch::weak;
 use alloc::vec::Vec;
@@ -19,13 +20,13 @@ use anyring_runtime::{log, sys, threads};
 use core::ffi::{c_char, c_uint, c_ulong, c_void};
 use core::sync::atomic::AtomicU8;
 
-/// The most requests that are in flight at the same time and told of.
+/// The maximum number of requests that are reported at the same time.
 const MOST: usize = 128;
-/// The most rings whose tails are remembered.
+/// The maximum number of rings whose tails are remembered.
 const MOST_RINGS: usize = 64;
-/// The most bytes of a piece of memory that are told of.
+/// The maximum number of bytes of a piece of memory that are reported.
 const MOST_BYTES: u64 = 1 << 20;
-/// The flag of a switch after which the fiber does not know what the thread knew.
+/// The flag for a switch that does not order the fiber after the thread.
 const NO_SYNC: c_uint = 1;
 
 type OnAddress = unsafe extern "C" fn(*mut c_void);
@@ -46,7 +47,7 @@ struct Functions {
 }
 
 impl Functions {
-    /// Returns the functions, if the program has them all.
+    /// Returns the functions, if the program has all of them.
     fn get() -> Option<Functions> {
         let addresses = [
             weak!("__tsan_create_fiber"),
@@ -67,8 +68,8 @@ impl Functions {
     }
 }
 
-/// Returns ThreadSanitizer, if the program has it. Not if this library is instrumented itself: its own calls would be told of the
-/// fibers.
+/// Returns ThreadSanitizer, if the program has it. If this library is instrumented itself, returns `None`, because its own
+/// accesses would be attributed to the fibers.
 pub fn get() -> Option<&'static dyn Checker> {
     static THREAD_SANITIZER: ThreadSanitizer = ThreadSanitizer { requests: Mutex::new(Requests::NONE) };
     let is_there = !cfg!(anyring_sanitizer) && Functions::get().is_some();
@@ -77,16 +78,17 @@ pub fn get() -> Option<&'static dyn Checker> {
 
 /// The fibers that were made so far, and the addresses that were looked up.
 struct Requests {
-    /// The fibers, and whether a request has them.
+    /// The fibers, each with true if a request uses it.
     fibers: Vec<(usize, bool)>,
-    /// The device and inode of memory of rings, and the addresses at which the program has the tails of their completion queues.
+    /// The device and inode of rings' memory, and the addresses at which the program has mapped the tails of their completion
+    /// queues.
     tails: Vec<([u64; 2], Vec<usize>)>,
 }
 
 impl Requests {
     const NONE: Requests = Requests { fibers: Vec::new(), tails: Vec::new() };
 
-    /// Takes a fiber; returns its place. `None` if as many requests are in flight as are told of.
+    /// Takes a free fiber; returns its place. `None` if the maximum number of requests is reported.
     fn take(&mut self, functions: &Functions) -> Option<usize> {
         let place = match self.fibers.iter().position(|(_, is_taken)| !is_taken) {
             Some(place) => place,
@@ -102,10 +104,10 @@ impl Requests {
         Some(place)
     }
 
-    /// Returns the addresses at which the program has the tail of a ring's completion queue.
+    /// Returns the addresses at which the program has mapped the tail of a ring's completion queue.
     fn tails(&mut self, file: [u64; 2]) -> &[usize] {
         let place = self.tails.iter().position(|(of, _)| *of == file).unwrap_or_else(|| {
-            // Another ring may have had the inode, but not its addresses.
+            // Another ring may have had this inode, but it was mapped at other addresses.
             self.tails.truncate(MOST_RINGS - 1);
             self.tails.insert(0, (file, find_tails(file)));
             0
@@ -114,7 +116,8 @@ impl Requests {
     }
 }
 
-/// Finds the addresses at which this process has the tail of the completion queue of the ring whose memory is this file.
+/// Finds the addresses at which this process has mapped the tail of the completion queue of the ring whose memory is
+/// this file.
 fn find_tails([_, inode]: [u64; 2]) -> Vec<usize> {
     let text = os::mappings().unwrap_or_default();
     let lines = text.split(|&byte| byte == b'\n').filter_map(|line| core::str::from_utf8(line).ok());
@@ -132,7 +135,7 @@ struct ThreadSanitizer {
     requests: Mutex<Requests>,
 }
 
-/// The address by which threads that fetch completions learn of requests.
+/// The address at which the end of a request is ordered before calls that fetch completions.
 static FETCHED: AtomicU8 = AtomicU8::new(0);
 
 /// True if the calling thread is one of the program's, which ThreadSanitizer knows.
@@ -140,7 +143,7 @@ fn is_known() -> bool {
     !threads::is_own(sys::thread_id())
 }
 
-/// The function that reports name as the place where a request uses memory.
+/// The function that reports name as the place of a request's memory accesses.
 #[inline(never)]
 extern "C" fn request_in_flight() {}
 
@@ -167,7 +170,7 @@ impl Checker for ThreadSanitizer {
         let fiber = core::ptr::with_exposed_provenance_mut(requests.fibers[number - 1].0);
         let RequestMemory { operation, serial, ring, .. } = memory;
         let access = if memory.is_filled { functions.write } else { functions.read };
-        // The address is taken for that of a return.
+        // ThreadSanitizer takes the address for a return address.
         let place = (request_in_flight as *mut c_void).wrapping_byte_add(1);
         let tails = requests.tails(memory.file);
         // SAFETY: as in `begins`; the functions look at their own notes about the memory only.

@@ -1,6 +1,6 @@
-//! Calls that wait for descriptors. A ring of ours is a memfd and cannot be polled; the engine has a
-//! stand-in for each that is polled ([`frontend::readiness_fd`]), which takes the ring's place here. A thread that polls by a list
-//! looks at the rings in it before and after ([`frontend::begin_poll`]).
+//! Calls that wait for descriptors. A ring of the user engine is a memory file, which cannot be polled. The engine has a
+//! *stand-in* for each ring that is polled, an eventfd ([`frontend::readiness_fd`]), which replaces the ring in these calls. A
+//! thread that polls by a list looks at its rings before and after the call ([`frontend::begin_poll`]).
 
 use crate::arch::waits;
 use crate::{Frontend, next};
@@ -11,7 +11,7 @@ use anyring_runtime::{arch, calls, sys};
 use core::ffi::{c_int, c_ulong, c_void};
 use linux_raw_sys::general as raw;
 
-/// Brings the stand-ins of rings in epoll instances in line.
+/// Updates the stand-ins of rings that are in epoll instances.
 #[inline]
 fn before_wait<F: Frontend>() {
     if frontend::has_ready_rings_in_epoll() {
@@ -25,7 +25,7 @@ fn synchronize<F: Frontend>() {
     frontend::before_epoll_wait();
 }
 
-/// The stand-in of a ring, in line with it.
+/// Returns the stand-in of a ring, updated to the ring's state.
 fn stand_in<F: Frontend>(ring: c_int) -> Result<c_int, c_int> {
     let _stay = F::enter();
     let stand_in = frontend::readiness_fd(ring)?;
@@ -129,8 +129,8 @@ pub unsafe fn epoll_pwait2<F: Frontend>(
     )
 }
 
-/// The answer of such a call that the program makes by an instruction of its own, where rings are among what it names; `sleep` makes
-/// one that may sleep. `None` leaves the call to the program.
+/// Answers a waiting call that the program makes by an instruction of its own, if the call names rings; `sleep` makes a call that
+/// may sleep. `None` leaves the call to the program.
 ///
 /// # Safety
 /// As for the call that `number` names.
@@ -202,19 +202,19 @@ pub struct PollFd {
 // SAFETY: integers only, without padding.
 unsafe impl user::Plain for PollFd {}
 
-/// How long a poll lasts.
+/// The time limit of a poll.
 #[derive(Clone, Copy)]
 enum Patience {
     /// A number of milliseconds, or no limit if it is negative.
     Milliseconds(c_int),
     /// The time at this address, or no limit if it is null.
     Time(*const c_void),
-    /// The time at an address at which the kernel counts it down.
+    /// The time at an address, which the kernel updates to the remaining time.
     Countdown,
 }
 
 impl Patience {
-    /// The patience of a call by its number.
+    /// Returns the time limit of a call, by the call's number.
     fn of(number: u32, argument: usize) -> Patience {
         if number == raw::__NR_ppoll {
             Patience::Countdown
@@ -223,7 +223,8 @@ impl Patience {
         }
     }
 
-    /// The end of a wait that begins now, on the monotonic clock; `None` if nothing has to be kept of it.
+    /// Returns the end of a wait that begins now, on the monotonic clock; `None` if there is no limit, or if the kernel
+    /// updates the time.
     fn end_ns(self) -> Option<u64> {
         let lasts_ns = match self {
             Patience::Milliseconds(time_ms) => u64::try_from(time_ms).ok()? * NS_PER_MS,
@@ -238,21 +239,21 @@ impl Patience {
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// Nanoseconds as `poll` takes them, not less.
+/// Converts nanoseconds to milliseconds for `poll`, rounded up.
 fn milliseconds(ns: u64) -> c_int {
     c_int::try_from(ns.div_ceil(NS_PER_MS)).unwrap_or(c_int::MAX)
 }
 
-/// The address of the time that is left, if it is not all of the time at `whole`.
+/// Returns the address of the remaining time, or `whole` if all of the time is left.
 fn time_or(left: Option<&Timespec>, whole: *const c_void) -> *const c_void {
     left.map_or(whole, |left| core::ptr::from_ref(left).cast())
 }
 
-/// The time that is left of a poll that goes on, in nanoseconds; `None` for all of it.
+/// The remaining time of a poll that is repeated, in nanoseconds; `None` for all of the time.
 type LeftNs = Option<u64>;
 
-/// Calls `wait` with a list in which stand-ins have the rings' places, if there are any. What cannot be read or written is the
-/// kernel's to refuse.
+/// Calls `wait` with a list in which stand-ins replace the rings, if there are any. If the list cannot be read or written, the
+/// kernel reports that.
 fn with_stand_ins<F: Frontend>(
     list: *mut PollFd,
     count: usize,
@@ -264,20 +265,21 @@ fn with_stand_ins<F: Frontend>(
     answer.map_or_else(|| wait(list, None), answered)
 }
 
-/// The answer of a `wait` for rings among others, or why there is none; `None` where there are no rings.
+/// Calls `wait` with a list in which stand-ins replace the rings. Returns the result, or the error of a stand-in;
+/// `None` if the list contains no rings.
 fn among_stand_ins<F: Frontend>(
     list: *mut PollFd,
     count: usize,
     patience: Patience,
     wait: impl Fn(*mut PollFd, LeftNs) -> c_int,
 ) -> Option<Result<c_int, isize>> {
-    // The kernel takes no more than the limit, which is above a few.
+    // The kernel refuses a list that is longer than the limit.
     let is_long = || count > FEW && count > sys::descriptor_limit() as usize;
     if !calls::rings_exist() || is_long() || !names_ring(list, count) {
         return None;
     }
     let mut copy = user::read_many::<PollFd>(list.addr() as u64, count).ok()?;
-    // Each ring of the list, by its place.
+    // The rings of the list, with their places.
     let rings: Vec<(usize, c_int)> = (copy.iter().enumerate())
         .filter(|(_, entry)| calls::is_ring(entry.fd))
         .map(|(place, entry)| (place, entry.fd))
@@ -285,7 +287,8 @@ fn among_stand_ins<F: Frontend>(
     let end_ns = patience.end_ns();
     let mut left_ns = None;
     let result = loop {
-        // The program may have closed a stand-in unseen meanwhile: its number may be another file's, which is readable for long.
+        // Each round gets the stand-ins again: the program may have closed a stand-in unseen, and its number may belong to
+        // another file, which stays readable.
         for &(place, ring) in &rings {
             match begin_poll::<F>(ring) {
                 Ok(stand_in) => copy[place].fd = stand_in,
@@ -300,7 +303,7 @@ fn among_stand_ins<F: Frontend>(
         if ready > 0 {
             break ready;
         }
-        // A stand-in was readable without a completion in its ring: the poll goes on, if its time is not over.
+        // A stand-in was readable, but its ring has no completion: the poll is repeated, for the remaining time.
         left_ns = end_ns.map(|end_ns| end_ns.saturating_sub(os::monotonic_ns()));
     };
     if result >= 0 {
@@ -317,13 +320,14 @@ fn among_stand_ins<F: Frontend>(
     Some(Ok(result))
 }
 
-/// The stand-in of a ring, in line with it, for a poll that begins.
+/// Returns the stand-in of a ring, for a poll that begins.
 fn begin_poll<F: Frontend>(ring: c_int) -> Result<c_int, c_int> {
     let _stay = F::enter();
     frontend::begin_poll(ring)
 }
 
-/// Looks at the rings whose stand-ins a poll has found readable. Returns how many of the list have nothing to report after that.
+/// Looks at the rings whose stand-ins a poll has found readable. Returns the number of entries that have nothing to report after
+/// that.
 fn end_polls<F: Frontend>(list: &mut [PollFd], rings: &[(usize, c_int)]) -> c_int {
     let mut over = 0;
     for &(place, ring) in rings {
@@ -340,13 +344,14 @@ fn end_polls<F: Frontend>(list: &mut [PollFd], rings: &[(usize, c_int)]) -> c_in
     over
 }
 
-/// The events that a poll reports of an eventfd that is readable.
+/// The events that a poll reports for a readable eventfd.
 const READABLE: i16 = (raw::POLLIN | raw::POLLRDNORM) as i16;
 
-/// The number of entries up to which the limit on descriptors is not asked for: the kernel refuses a list beyond a lower one.
+/// The number of entries up to which the limit on descriptors is not checked here. If the limit is lower, the kernel refuses
+/// the list.
 const FEW: usize = 64;
 
-/// True if there is a ring in the list.
+/// True if the list contains a ring.
 fn names_ring(list: *mut PollFd, count: usize) -> bool {
     const PIECE: usize = 32;
     let mut piece = [0; PIECE * size_of::<PollFd>()];
@@ -439,17 +444,17 @@ pub unsafe fn __ppoll_chk<F: Frontend>(
     with_stand_ins::<F>(list, count.min(bytes / size_of::<PollFd>()), Patience::Time(timeout), wait)
 }
 
-/// `fd_set`, of which a program has as much as the highest number that it names takes.
+/// `fd_set`. Programs allocate only as much of it as the highest number in it requires.
 #[repr(C)]
 pub struct FdSet([c_ulong; 0]);
 
 const BITS: usize = c_ulong::BITS as usize;
 
-/// The bits of a set for the numbers in it, and for others behind.
+/// The bits of a set, which may be longer than the program's.
 struct Words(Vec<c_ulong>);
 
 impl Words {
-    /// Reads so many from the program's memory.
+    /// Reads `words` words from the program's memory.
     fn read(set: *mut FdSet, words: usize) -> Option<Words> {
         user::read_many(set.addr() as u64, words).ok().map(Words)
     }
@@ -463,7 +468,7 @@ impl Words {
         *word = if on { *word | bit } else { *word & !bit };
     }
 
-    /// Moves what is said of one number to another.
+    /// Moves the bit of one number to another number.
     fn exchange(&mut self, from: c_int, to: c_int) {
         if self.has(from) {
             self.set(from, false);
@@ -471,13 +476,14 @@ impl Words {
         }
     }
 
-    /// The numbers in it.
+    /// Iterates over the numbers in the set.
     fn numbers(&self) -> impl Iterator<Item = c_int> + '_ {
         (0..(self.0.len() * BITS) as c_int).filter(|&fd| self.has(fd))
     }
 }
 
-/// Calls `wait` with stand-ins in the rings' places, if there are any. What cannot be read or written is the kernel's to refuse.
+/// Calls `wait` with sets in which stand-ins replace the rings, if there are any. If a set cannot be read or written, the kernel
+/// reports that.
 fn select_with_stand_ins<F: Frontend>(
     count: c_int,
     sets: [*mut FdSet; 3],
@@ -488,7 +494,8 @@ fn select_with_stand_ins<F: Frontend>(
         .map_or_else(|| wait(count, sets), |answer| answer.unwrap_or_else(|error| next::fail(error) as c_int))
 }
 
-/// The answer of a `wait` for rings among others, or why there is none; `None` where there are no rings.
+/// Calls `wait` with sets in which stand-ins replace the rings. Returns the result, or the error of a stand-in; `None`
+/// if the sets contain no rings.
 fn select_among_stand_ins<F: Frontend>(
     count: c_int,
     sets: [*mut FdSet; 3],
@@ -497,7 +504,7 @@ fn select_among_stand_ins<F: Frontend>(
     if !calls::rings_exist() || count <= 0 {
         return None;
     }
-    // The kernel looks at no more, however many are named.
+    // The kernel looks only at numbers below the limit, however large `count` is.
     let named = (count as usize).min(sys::descriptor_limit() as usize);
     let words = named.div_ceil(BITS);
     let mut rings = Vec::new();

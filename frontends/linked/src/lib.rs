@@ -1,9 +1,9 @@
-//! Code that the front ends for linking into programs share: the choice of the engine, the entry to the user engine, and what the
-//! engine is told of the program.
+//! Code that the front ends for linking into programs share: the choice of the engine, the entry to the user engine, and reports
+//! about the program to the engine.
 //!
-//! Such a front end interposes nothing but `io_uring`: it knows nothing of the program's signal actions. A signal
-//! handler that ran while its thread is inside the engine could enter the ring whose lock the thread holds.
-//! So signals are blocked inside the engine, except during waits, which use the program's mask.
+//! Such a front end interposes only `io_uring`: it does not know the program's signal actions. A signal handler that
+//! runs while its thread is inside the engine could enter a ring whose lock the thread holds. So signals are blocked
+//! inside the engine, except during waits, which use the program's mask.
 #![no_std]
 
 mod cancel;

@@ -18,7 +18,7 @@ unsafe extern "C" {
     fn pthread_setspecific(key: c_uint, value: *const c_void) -> c_int;
 }
 
-/// The key for which threads that have entered a ring have a value.
+/// The key for which the threads that have entered a ring have a value.
 static KEY: AtomicU32 = AtomicU32::new(c_uint::MAX);
 /// The signal mask of the thread that forks. Only one thread forks at a time, because it holds the engine's locks.
 static FORK_MASK: AtomicU64 = AtomicU64::new(0);

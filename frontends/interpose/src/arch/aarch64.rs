@@ -1,7 +1,7 @@
 //! AArch64.
 
-/// The address of a weak symbol, null where nobody defines it. Each object that refers to it must say
-/// that it is weak.
+/// The address of a weak symbol, null if no library defines it. Each object that refers to the symbol must declare it
+/// weak.
 macro_rules! weak {
     ($name:literal) => {{
         let address: *mut core::ffi::c_void;
@@ -24,17 +24,17 @@ pub(crate) use weak;
 pub mod waits {
     use linux_raw_sys::general as raw;
 
-    /// Whether the call waits for an epoll instance.
+    /// True if the call waits for an epoll instance.
     pub fn by_epoll(number: u32) -> bool {
         matches!(number, raw::__NR_epoll_pwait | raw::__NR_epoll_pwait2)
     }
 
-    /// Whether the call waits for a list of descriptors.
+    /// True if the call waits for a list of descriptors.
     pub fn by_list(number: u32) -> bool {
         matches!(number, raw::__NR_ppoll)
     }
 
-    /// Whether the call waits for sets of descriptors.
+    /// True if the call waits for sets of descriptors.
     pub fn by_sets(number: u32) -> bool {
         matches!(number, raw::__NR_pselect6)
     }
