@@ -9,7 +9,7 @@ use linux_raw_sys::general::{MAP_ANONYMOUS, MAP_SHARED};
 use linux_raw_sys::io_uring::{io_uring_buf, io_uring_buf_reg, io_uring_probe, io_uring_probe_op};
 
 unsafe extern "C" {
-    // By the C library, because some programs free a probe by `free`.
+    // Memory comes from the C library, because some programs free a probe by `free`.
     fn calloc(count: usize, bytes: usize) -> *mut c_void;
     fn free(memory: *mut c_void);
 }
@@ -29,8 +29,8 @@ pub unsafe extern "C" fn io_uring_get_probe_ring(ring: &Ring) -> *mut c_void {
     if probe.is_null() {
         return probe;
     }
-    // One less than there is room for: programs that ask for all opcodes are shown only those of the kernel.
-    // SAFETY: the memory has room for so many.
+    // The number is one less than there is room for: programs that ask for all opcodes get only those of the kernel.
+    // SAFETY: the memory has room for this number.
     if unsafe { register::io_uring_register_probe(ring, probe, OPERATIONS as c_uint - 1) } >= 0 {
         return probe;
     }

@@ -10,7 +10,7 @@ use linux_raw_sys::io_uring::{IORING_ENTER_GETEVENTS, IORING_ENTER_SQ_WAIT};
 pub const SIGNAL_SET_BYTES: usize = 8;
 
 impl Ring {
-    /// Takes the next free SQE, with those fields cleared that programs expect to be; null if none is free.
+    /// Takes the next free SQE, and clears the fields that programs expect to be clear; null if none is free.
     #[inline(always)]
     pub fn next_sqe(&mut self) -> *mut Sqe {
         let tail = self.sq.sqe_tail;
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn io_uring_get_events(ring: &Ring) -> c_int {
     unsafe { call::enter(ring.enter_ring_fd, 0, 0, flags, ptr::null(), SIGNAL_SET_BYTES) }
 }
 
-/// Fills `list` with up to `count` CQEs that are there. Returns how many.
+/// Fills `list` with up to `count` CQEs that are in the queue. Returns the number of CQEs.
 ///
 /// # Safety
 /// `list` must have room for `count` pointers.
@@ -81,7 +81,7 @@ unsafe fn take_ready(ring: &Ring, list: *mut *mut Cqe, count: c_uint) -> c_uint 
     unsafe { take_mixed(ring, list, count, ready) }
 }
 
-/// Does what [`take_ready`] does for a queue with CQEs of both sizes.
+/// Works as [`take_ready`], for a queue with CQEs of both sizes.
 ///
 /// # Safety
 /// As for [`take_ready`].
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn io_uring_peek_batch_cqe(ring: &Ring, list: *mut *mut Cq
     unsafe { flush_and_take(ring, list, count) }
 }
 
-/// Enters the ring to flush completions that wait for a call, and takes what is there then.
+/// Enters the ring to flush completions that wait for a call, and takes the CQEs that are in the queue then.
 ///
 /// # Safety
 /// As for [`take_ready`].

@@ -97,7 +97,8 @@ impl Ring {
         if submit == 0 || self.flags & IORING_SETUP_SQPOLL == 0 {
             return submit != 0;
         }
-        // The new tail must be visible before the flag is read, or the thread and the program could miss each other.
+        // The new tail must be visible before the flag is read; otherwise the SQ thread could go to sleep without
+        // seeing the new entries.
         fence(Ordering::SeqCst);
         // SAFETY: see above.
         let asleep = unsafe { word(self.sq.kflags) }.load(Ordering::Relaxed) & IORING_SQ_NEED_WAKEUP != 0;

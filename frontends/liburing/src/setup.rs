@@ -98,8 +98,8 @@ impl Queues {
         }
     }
 
-    /// Places queues into memory of the program, `buffer`, or into new memory, which is of huge pages if `huge` and needed, so that it is
-    /// contiguous for the kernel. Returns the queues, and how much memory they use.
+    /// Places queues into memory of the program, `buffer`, or into new memory. If `huge`, new memory that must be contiguous for the
+    /// kernel has huge pages. Returns the queues, and the number of bytes that they use.
     fn place(
         entries: c_uint,
         p: &mut io_uring_params,
@@ -129,7 +129,7 @@ impl Queues {
             bytes
         };
         if used <= room {
-            // All is in one mapping, whose length is in `sqes_sz`.
+            // One mapping contains everything; its length is in `sqes_sz`.
             // SAFETY: the address is within the mapping.
             sq.ring_ptr = unsafe { sq.sqes.byte_add(sqe_bytes) }.cast();
         } else {
@@ -147,7 +147,7 @@ impl Queues {
     }
 }
 
-/// Returns the size of memory for so many bytes: whole pages, or one huge page if more than a page must be contiguous.
+/// Returns the size of memory for `bytes` bytes: whole pages, or one huge page if more than a page must be contiguous.
 fn memory_for(bytes: usize, page: usize, huge: bool) -> usize {
     if bytes > page && huge { HUGE_PAGE } else { bytes.next_multiple_of(page) }
 }
@@ -274,7 +274,7 @@ unsafe fn init(
     Ok(used)
 }
 
-/// Does what [`init`] does, without an SQ array, which is of no use; with one if the kernel knows no rings without.
+/// Works as [`init`], without an SQ array, which is of no use; with one if the kernel supports no rings without.
 ///
 /// # Safety
 /// As for [`init`].
@@ -422,7 +422,7 @@ pub unsafe extern "C" fn io_uring_resize_rings(ring: &mut Ring, p: &mut io_uring
     if ring.flags & IORING_SETUP_NO_MMAP != 0 {
         return -(EINVAL as c_int);
     }
-    // The engine maps the new queues by the descriptor, too.
+    // The engine maps the new queues by the descriptor of the ring, too.
     ring.let_map();
     // SAFETY: the caller's promise.
     let result = unsafe { resize(ring, p) };

@@ -69,7 +69,7 @@ pub struct CompletionQueue {
     pub kring_entries: *mut c_uint,
     /// Flags (`IORING_CQ_*`); null if the kernel does not have them.
     pub kflags: *mut c_uint,
-    /// The number of completions that were lost for want of room.
+    /// The number of completions that were lost because there was no room.
     pub koverflow: *mut c_uint,
     /// The CQEs.
     pub cqes: *mut Cqe,

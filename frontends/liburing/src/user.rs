@@ -47,7 +47,7 @@ impl Host for Library {
     }
 }
 
-/// True if this process's rings are to be the user engine's; then the engine is started.
+/// Chooses the engine of this process. If it is the user engine, starts it, and returns true.
 #[cold]
 pub fn is_wanted() -> bool {
     let wanted = anyring_linked::choose() == Choice::User;
@@ -113,7 +113,7 @@ pub fn found_nothing(fd: c_int) {
     quietly(|| frontend::sync_readiness(fd));
 }
 
-/// Writes the statistics if asked for, and leaves rings to other processes that have them.
+/// Writes the statistics if they are wanted, and leaves rings to other processes that have them.
 extern "C" fn end() {
     if crate::call::is_decided() {
         anyring_linked::exits();

@@ -27,7 +27,8 @@ fn symbols(library: &Path) -> BTreeSet<String> {
         assert!(header.contains(&format!("{name}(")), "{name} is not in anyring.h");
     }
     assert_eq!(own.len(), header.matches("\nextern ").count() - 1, "what anyring.h declares");
-    // A program may test for that function, and do without it; the linker drops a library of which nothing else is used.
+    // A program may test whether this function exists, and do without it. No other is weak, because the linker drops a
+    // library of which only weak symbols are used.
     assert_eq!(header.matches("__attribute__((weak))").count(), 1, "what anyring.h declares weak");
     names.into_iter().map(String::from).collect()
 }

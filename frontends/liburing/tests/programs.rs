@@ -63,7 +63,7 @@ fn memory_is_used_rightly() {
     }
 }
 
-/// memcheck knows what is in flight.
+/// memcheck knows which memory requests in flight use.
 #[test]
 fn memory_in_flight_is_not_the_programs() {
     let program = program("flight", Header::System);

@@ -1,5 +1,5 @@
-// A read whose bytes come after its submission. Arguments: "looks" branches on a byte before the completion, "leaves" frees the memory
-// before; without one the program is right.
+// A read whose bytes arrive after its submission. With the argument "looks", the program branches on a byte before the completion, with "leaves" it
+// frees the memory before; without an argument it is correct.
 #include <liburing.h>
 #include <stdio.h>
 #include <stdlib.h>
