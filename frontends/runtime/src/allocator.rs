@@ -1,15 +1,14 @@
 //! Memory of anyring's own, separate from the program's allocator.
 //!
-//! The engine allocates inside a signal handler, which may have interrupted the program's malloc or
-//! this very allocator, and in a process that may fork at any instruction. So there is no lock here:
-//! each size class keeps its free slots on a stack whose head is one 64-bit word (slot number and a
-//! tag against ABA), and fresh memory is cut off chunks by one compare-exchange. At every instant
-//! the lists are consistent, for signal handlers and for forks.
+//! The engine allocates inside a signal handler, which may have interrupted the program's malloc or this allocator
+//! itself, and in a process that may fork at any instruction. So the allocator has no lock: each size class keeps its
+//! free slots on a stack whose head is one 64-bit word (slot number and a tag against ABA), and fresh memory is cut off
+//! chunks by one compare-exchange. The lists are consistent at every instant, for signal handlers and for forks.
 //!
 //! Slots are numbered over all chunks (chunk number, offset in units of 16 bytes), which
-//! leaves room for a 32-bit tag. Memory of the classes is never given back to the kernel, so reading
-//! the link of a slot that another thread popped meanwhile reads junk, not unmapped memory; the tag
-//! then makes the exchange fail. Larger requests are mappings of their own.
+//! leaves room for a 32-bit tag. Memory of the classes is never unmapped, so reading the link of a slot that another
+//! thread popped meanwhile reads an arbitrary value; the tag then makes the exchange fail. Larger requests are mappings
+//! of their own.
 
 use crate::sys;
 use anyring_engine::os::page_bytes;

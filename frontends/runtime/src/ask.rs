@@ -1,4 +1,5 @@
-//! Questions that may end the process that asks them: a seccomp filter of another program may kill a process for making a call.
+//! Questions that may kill the process that asks them: a seccomp filter of another program may kill a process for making a
+//! call.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,14 +15,14 @@ pub fn is_filtered() -> bool {
     unsafe { sys::prctl(PR_GET_SECCOMP, 0) != 0 }
 }
 
-/// The answer to a question that a process asks by system calls.
+/// The answer to a question that is asked by system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The answer, true or false.
     Is(bool),
     /// The filter kills a process that asks.
     Dies,
-    /// No process can be made that could ask, or it would be the first process of a PID namespace.
+    /// No child can be made to ask the question, or the child would be the first process of a PID namespace.
     Unknown,
 }
 
@@ -71,14 +72,14 @@ fn namespace_has_a_process() -> bool {
     first > 0 || first == NOT_KNOWN
 }
 
-/// Answers a question that makes system calls. Under a filter, a child asks, so `question` may only make system calls and use
-/// the stack.
+/// Answers a question by system calls. Under a filter, the question is asked in a child, so `question` may only make system
+/// calls and use the stack.
 pub fn safely(question: impl FnOnce() -> bool) -> Answer {
     if is_filtered() { in_child(question) } else { Answer::Is(question()) }
 }
 
 /// Answers a question in a thread, which has ended when this returns. `question` may only make system calls and use some KiB of the
-/// stack. Under a filter, which may kill the process, a child asks.
+/// stack. Under a filter, which may kill the process, the question is asked in a child instead.
 pub fn by_thread<F: Fn() -> bool>(question: F) -> Answer {
     const STACK_WORDS: usize = 1024;
     /// A stack, aligned as functions require.

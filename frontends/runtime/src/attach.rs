@@ -1,4 +1,4 @@
-//! How a process attaches to a memory file of the command that started it.
+//! Attaching a process to a memory file of the command that started it.
 
 use crate::config::Level;
 use crate::{log, sys};

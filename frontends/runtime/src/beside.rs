@@ -1,9 +1,9 @@
 //! Rings of the user engine in a process whose other rings are the kernel's.
 //!
-//! If the choice of the engine was left to anyring ([`crate::config::Choice::Auto`]) and the kernel's `io_uring` works, a program may still
-//! ask for a ring that this kernel is too old for, by a layout flag that the kernel does not know. The user engine makes that ring, if
-//! it has the flag; rings that the kernel can make stay the kernel's. A ring cannot change its engine later: registrations and
-//! requests that the kernel refuses on its ring stay refused.
+//! This applies if the choice of the engine was left to anyring ([`crate::config::Choice::Auto`]) and the kernel's `io_uring` works. A
+//! program may then ask for a ring with a layout flag that the kernel is too old to know. The user engine makes that ring, if it has the
+//! flag; rings that the kernel can make stay the kernel's. A ring cannot change its engine later: registrations and requests that the
+//! kernel refuses on its ring stay refused.
 
 use crate::calls::RINGS;
 use anyring_engine::abi::{IORING_SETUP_CQE_MIXED, IORING_SETUP_SQ_REWIND, IORING_SETUP_SQE_MIXED};
@@ -18,9 +18,10 @@ use crate::{process, sys};
 
 /// The kernel is not asked first.
 const NONE: u8 = 0;
-/// The kernel engine was chosen because it works, not because the user asked for it: the user engine may make rings that it refuses.
+/// The kernel engine was chosen because it works, not because the user asked for it: the user engine may make rings that the kernel
+/// refuses.
 const STANDS: u8 = 1;
-/// The offer stood, until it turned out that some of the calls cannot be seen.
+/// The user engine could have made such rings, but some of the calls on them cannot be seen.
 const WITHDRAWN: u8 = 2;
 
 static OFFER: AtomicU8 = AtomicU8::new(NONE);
@@ -44,7 +45,7 @@ pub fn is_offered() -> bool {
 }
 
 /// True if the kernel is asked first, or alone: sites that were patched before the offer was [withdrawn](withdraw) still pass
-/// their calls on to here.
+/// their calls to this crate.
 #[inline]
 pub fn asks_kernel() -> bool {
     OFFER.load(Ordering::Relaxed) != NONE

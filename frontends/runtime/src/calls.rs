@@ -10,15 +10,15 @@ use linux_raw_sys::io_uring::io_uring_register_op;
 
 const REGISTER_RING_FDS: u32 = io_uring_register_op::IORING_REGISTER_RING_FDS as u32;
 
-/// True if a ring was ever created in this process, by the engine, or by the kernel while the kernel's rings are watched. Otherwise
+/// True if a ring was ever created in this process, by the engine, or by the kernel while the kernel's rings are traced. If false,
 /// no descriptor needs to be looked up.
 pub static RINGS: AtomicBool = AtomicBool::new(false);
 
-/// Calls that came through the trap.
+/// The number of the three calls that trapped.
 pub static TRAPS: AtomicU64 = AtomicU64::new(0);
 /// The number of other calls that trapped.
 pub static OTHER_TRAPS: AtomicU64 = AtomicU64::new(0);
-/// Call sites that no longer trap.
+/// The number of call sites that no longer trap.
 pub static PATCHED_SITES: AtomicU64 = AtomicU64::new(0);
 
 /// True if `number` is one of the three calls.
@@ -76,7 +76,8 @@ pub fn watched(number: usize, a: [usize; 6], kernel: impl FnOnce() -> isize) -> 
     result
 }
 
-/// Logs why no ring can be made if the file size limit is low, which the errno does not say. The engine returns `EFBIG` for nothing else.
+/// Logs the cause if no ring can be made because of a low file size limit, which the errno does not show. The engine returns `EFBIG` for
+/// no other cause.
 pub fn explain(number: usize, result: isize) {
     if result == -(EFBIG as isize) && number != raw::__NR_io_uring_enter as usize {
         let what = if number == raw::__NR_io_uring_setup as usize { "setup" } else { "register" };

@@ -4,8 +4,8 @@
 //! - `ANYRING_ABI`: `6.1`, `6.12`, `6.18` or `7.2` (newest, default): the kernel whose io_uring the user engine emulates. Setting it
 //!   selects the user engine, unless `ANYRING_ENGINE` is set; it has no effect on the kernel engine.
 //! - `ANYRING_LOG`: unset, `0` or `off`: silent; `info` or `1`: one line when the process ends;
-//!   `debug` or `2`: each ring and each patch too. An absolute path, or `fd=N`, says where to write; the default is standard
-//!   error. `debug,/path` says both.
+//!   `debug` or `2`: also a line for each ring and each patch. An absolute path, or `fd=N`, is the destination; the default is standard
+//!   error. `debug,/path` sets both.
 //! - `ANYRING_PATCH`: `0` leaves every call site to the trap; `1` (default) does not.
 //! - `ANYRING_TRACE`: the path of a buffer in which the process records what happens to its requests (`anyring trace`).
 //! - `ANYRING_STATS`: `text` or `json`: when the process ends, it writes to the log what it did with io_uring.
@@ -22,7 +22,7 @@ use anyring_engine::request::version::{self, Version};
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
-/// Which engine the user asked for.
+/// The engine that the user has asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// The kernel if its `io_uring` works, else the user engine.
@@ -40,7 +40,7 @@ pub enum Level {
     Off,
     /// One line at the end.
     Info,
-    /// Each event that is rare.
+    /// Each rare event.
     Debug,
 }
 

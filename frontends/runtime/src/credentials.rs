@@ -1,4 +1,4 @@
-//! Calls that change credentials: the engine's threads must not keep what the program gives up.
+//! Calls that change credentials: the engine's threads must not keep rights that the program gives up.
 
 use crate::{active, calls};
 use anyring_engine::credentials::{Change, Reach};
@@ -24,7 +24,7 @@ const PR_CAPBSET_DROP: usize = 24;
 const PR_SET_SECUREBITS: usize = 28;
 const PR_SET_NO_NEW_PRIVS: usize = 38;
 const PR_CAP_AMBIENT: usize = 47;
-/// Greater than every option of `prctl` that takes something away.
+/// A number greater than every option of `prctl` that takes rights away.
 pub const PRCTL_END: u32 = 48;
 
 /// Announces a call that changes credentials.
@@ -45,8 +45,8 @@ pub fn reach(number: usize, arguments: [usize; 6]) -> Option<Reach> {
     }
 }
 
-/// True if this `prctl` takes something away. Rights that affect a thread's later calls, and that cannot be queried cheaply, are treated
-/// as affecting all threads.
+/// True if this `prctl` takes rights away. Rights that affect a thread's later calls, and that cannot be queried cheaply, are treated as
+/// affecting all threads.
 pub fn is_change(option: usize) -> bool {
     matches!(option, PR_CAPBSET_DROP | PR_SET_SECUREBITS | PR_SET_NO_NEW_PRIVS | PR_CAP_AMBIENT)
 }

@@ -9,8 +9,8 @@ use linux_raw_sys::general as raw;
 const UNSHARE: u32 = 2;
 const CLOEXEC: u32 = 4;
 
-/// The result for a number that is not one of the program's descriptors; `dup2` returns it for targets beyond the allowed range,
-/// too. The alternative, `EBUSY`, would not do: musl regards it as temporary, and repeats the call.
+/// The result for a number that is not a descriptor of the program. The kernel's `dup2` also returns it for targets beyond the
+/// allowed range. `EBUSY` cannot be used, because musl regards it as temporary, and repeats the call.
 pub const NONE: isize = -(EBADF as isize);
 
 /// True if the descriptor is one of the engine's.
@@ -66,8 +66,8 @@ pub fn close_from(first: u32) {
     (first..sys::descriptor_limit()).map(|fd| fd as i32).filter(|&fd| !is_engines(fd)).for_each(sys::close);
 }
 
-/// True if a process that has one thread, apart from the engine's, asks to unshare its descriptors. The engine's threads, which the program
-/// does not know, share its descriptors, and must continue to. The calling thread locks a lock of the engine.
+/// True if the calling thread, in a process with no other threads of the program, asks to unshare its descriptors. The engine's threads
+/// must continue to share its descriptors. The function locks a lock of the engine.
 pub fn keeps_sharing(flags: u32) -> bool {
     let alone = || sys::threads().saturating_sub(frontend::threads()) == 1;
     flags & UNSHARE != 0 && calls::rings_exist() && sys::process_id() == process::own_id() && alone()

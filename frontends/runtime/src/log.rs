@@ -31,7 +31,7 @@ impl Write for Line {
     }
 }
 
-/// Writes `anyring[pid]: ` and the message, if the level asks for it.
+/// Writes `anyring[pid]: ` and the message, if the log has this level.
 pub fn line(level: Level, message: fmt::Arguments<'_>) {
     if config::level() < level {
         return;
@@ -51,7 +51,7 @@ pub fn write(message: fmt::Arguments<'_>) {
 pub fn as_text<R>(message: fmt::Arguments<'_>, use_text: impl FnOnce(&CStr) -> R) -> R {
     let mut line = Line { bytes: [0; 512], length: 0 };
     let _ = line.write_fmt(message);
-    // The last byte is still zero.
+    // The last byte of the line is still zero.
     use_text(CStr::from_bytes_until_nul(&line.bytes).unwrap_or_default())
 }
 
@@ -95,7 +95,8 @@ pub fn signals_are_blocked() {
     WRITES_ONLY.store(true, Ordering::Relaxed);
 }
 
-/// A call that may install a filter for the program, which may forbid every call that the program does not need.
+/// A call that may install a filter of the program. The filter may forbid every call that the program itself does not
+/// need.
 #[must_use]
 pub struct Filtering {
     is_own: bool,
@@ -154,8 +155,8 @@ fn may_have_filter() -> Filtering {
     Filtering { is_own, forbids_metrics: is_own && metrics::is_wanted() && metrics::forbid() }
 }
 
-/// A duplicate of the log's descriptor: programs close theirs before they end, as GNU programs do. Only a
-/// process that is to write lines keeps a duplicate, because the reader of a pipe waits until the last writer has closed it.
+/// A duplicate of the log's descriptor, for programs that close theirs before they end, as GNU programs do. Only a process
+/// that will write lines keeps a duplicate, because the reader of a pipe waits until the last writer has closed it.
 static ASIDE: AtomicI32 = AtomicI32::new(-1);
 /// The device and inode of the log's descriptor at the beginning. [`UNKNOWN`] before that.
 static TARGET: [AtomicU64; 2] = [const { AtomicU64::new(UNKNOWN) }; 2];
@@ -165,7 +166,8 @@ const NOTHING: u64 = u64::MAX - 1;
 /// The name of the program, which [`begin`] stores.
 static PROGRAM: AtomicPtr<String> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Prepares for lines that the process may write later: stores what it needs, before the program closes or forbids anything.
+/// Prepares for lines that the process may write later: stores the required data before the program closes descriptors or
+/// forbids calls.
 pub fn begin() {
     let name = Box::new(executable_name());
     // If threads begin at the same time, each leaks a name.
@@ -179,11 +181,11 @@ pub fn begin() {
     HAS_READER.store(matches!(kind, S_IFIFO | S_IFSOCK), Ordering::Relaxed);
     let target = target.map_or([NOTHING; 2], |target| [target.st_dev, target.st_ino]);
     TARGET.iter().zip(target).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
-    keep();
+    keep_descriptor();
 }
 
-/// Makes the duplicate of the log's descriptor, if the process has none, because it is to write lines.
-pub(crate) fn keep() {
+/// Makes the duplicate of the log's descriptor, if the process has none, because the process will write lines.
+pub(crate) fn keep_descriptor() {
     let own = config::LOG_FD.load(Ordering::Relaxed);
     let target = TARGET.each_ref().map(|word| word.load(Ordering::Relaxed));
     if ASIDE.load(Ordering::Relaxed) >= 0 || target[0] >= NOTHING || identity(own) != Some(target) {
@@ -196,7 +198,7 @@ pub(crate) fn keep() {
     }
 }
 
-/// Closes the duplicate in a child of `fork`, if the child is to be silent.
+/// Closes the duplicate in a child of `fork`, if the child will write no line.
 pub(crate) fn forked() {
     if process::is_silent() {
         let aside = ASIDE.swap(-1, Ordering::Relaxed);

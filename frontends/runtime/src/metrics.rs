@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The process is a child of `fork` without a thread that writes the file.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
-/// A thread is writing the file.
+/// A thread is writing the file, or writes are forbidden.
 static IS_BUSY: AtomicBool = AtomicBool::new(false);
 /// The rings that the parents of this process had made before it was forked.
 static RINGS_OF_PARENTS: AtomicU64 = AtomicU64::new(0);
@@ -64,7 +64,7 @@ pub fn forked() {
     RINGS_OF_PARENTS.store(frontend::counters().rings, Ordering::Relaxed);
 }
 
-/// Says that the file is not written, because the kernel serves the process's rings.
+/// Logs that the file is not written, because the kernel serves the process's rings.
 pub fn left_to_kernel() {
     if let Some(file) = config::stats_file().filter(|_| process::is_first()) {
         let path = Shown(file.path);
@@ -74,7 +74,8 @@ pub fn left_to_kernel() {
     }
 }
 
-/// Forbids writes for a moment, and waits until none is under way. [`allow`] ends this, if it returns true.
+/// Forbids writes until [`allow`] is called, and waits until no write is in progress. False if a write does not end in
+/// time; then nothing is forbidden.
 pub fn forbid() -> bool {
     for _ in 0..MOST_WAITS {
         if !IS_BUSY.swap(true, Ordering::Acquire) {
@@ -85,18 +86,19 @@ pub fn forbid() -> bool {
     false
 }
 
-/// Allows writes again.
+/// Allows writes again, after [`forbid`] has returned true.
 pub fn allow() {
     IS_BUSY.store(false, Ordering::Release);
 }
 
 /// Writes the file when the process ends.
 pub fn end() {
-    // At exit the thread ends in the middle of what it does.
+    // At the exit of the process, the thread that writes the file may be stopped anywhere.
     if let Some(file) = wanted().filter(|_| !log::is_filtered())
         && forbid()
     {
-        // A program without rings that another one has executed does not replace the counts of that.
+        // A program that the process has executed, and that makes no rings, does not replace the counts of the program
+        // before.
         let path = file.path_of(process::own_id(), "");
         if calls::rings_exist() || !frontend::is_file(as_string(&path)) {
             write_now(file);
@@ -105,7 +107,7 @@ pub fn end() {
     }
 }
 
-/// Writes the file, unless another thread does.
+/// Writes the file, unless another thread is writing it.
 fn write() {
     if let Some(file) = wanted()
         && !IS_BUSY.swap(true, Ordering::Acquire)
@@ -115,7 +117,7 @@ fn write() {
     }
 }
 
-/// Writes the file. No other thread does.
+/// Writes the file. No other thread may be writing it.
 fn write_now(file: StatsFile) {
     // A filter of the program may kill the process for opening a file. A child whose fork was not seen does not replace its parent's file.
     if log::is_filtered() || sys::process_id() != process::own_id() {
@@ -144,7 +146,7 @@ fn write_now(file: StatsFile) {
     }
 }
 
-/// Returns the string of bytes that end with the only zero.
+/// Converts bytes, whose only zero is at their end, to a string.
 fn as_string(path: &[u8]) -> &CStr {
     CStr::from_bytes_with_nul(path).unwrap_or_default()
 }
@@ -192,7 +194,7 @@ impl Metrics<'_> {
         self.sample(name, format_args!(""), value)
     }
 
-    /// Writes a counter of each operation that was asked for.
+    /// Writes a counter for each operation with a count.
     fn operations(
         &mut self,
         name: &str,

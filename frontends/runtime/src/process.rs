@@ -51,23 +51,23 @@ pub fn sees_calls() -> bool {
     SEEN_BY.load(Ordering::Relaxed) != NOBODY
 }
 
-/// Chooses the engine; `kernel` makes a system call of the kernel. If the kernel engine is chosen without having been asked for, the
-/// user engine is [offered](beside) for rings that the kernel refuses.
+/// Chooses the engine; `kernel` makes a system call of the kernel. If the kernel engine is chosen and the user did not ask for it,
+/// the user engine is [offered](beside) for rings that the kernel refuses.
 pub fn choose(asked: Choice, asks: Asks, kernel: impl Fn(usize, [usize; 6]) -> isize) -> Choice {
     match asked {
         Choice::Auto if kernel_allows(asks, kernel) => {
             beside::offer();
             Choice::Kernel
         }
-        // In this case no engine can make rings; the kernel at least returns an errno.
+        // No engine can make rings here; the kernel at least returns an errno.
         Choice::Auto if rings_kill() => Choice::Kernel,
         Choice::Auto => Choice::User,
         choice => choice,
     }
 }
 
-/// The maker of the ring that shows whether the kernel makes any. Some ms after a ring was closed, the kernel interrupts the
-/// threads that have used it (`TWA_SIGNAL`), and then calls like `epoll_wait` fail with `EINTR` without a signal.
+/// The task that makes the test ring. Some milliseconds after a ring was closed, the kernel interrupts the threads that have
+/// used it (`TWA_SIGNAL`), and then calls such as `epoll_wait` fail with `EINTR` without a signal.
 #[derive(Clone, Copy)]
 pub enum Asks {
     /// A separate thread, before `main`: the program may never want a ring, and must not be interrupted.
@@ -144,21 +144,21 @@ pub fn rings_kill() -> bool {
     ask::safely(makes_a_file) == Answer::Dies
 }
 
-/// The reason that the log gives in this case.
+/// The reason that the log gives if [`rings_kill`].
 pub const RINGS_KILL: &str =
     "a seccomp filter ends processes that call memfd_create, as the engine does for a ring";
 
 /// The exit status by which a program reports that the engine was loaded into it (`ANYRING_PROBE`). Programs rarely exit with it.
 pub const LOADED: i32 = 86;
-/// The exit status by which it says that it sees all closes of the program's code.
+/// The exit status by which a program reports that all of its closes are seen.
 pub const SEES_CLOSES: i32 = 87;
-/// The exit status by which it says that it may not see some.
+/// The exit status by which a program reports that some of its closes may not be seen.
 pub const MISSES_CLOSES: i32 = 88;
 
 /// The exit status of a program that is not started, equal to that of `anyring run`.
 pub const OWN_FAILURE: i32 = 125;
 
-/// Ends the process if a setting is invalid: a guess could select another engine than the user has asked for.
+/// Ends the process if a setting is invalid: a guess could select an engine that the user did not ask for.
 pub fn refuse_settings(config: &Config) {
     if let Some(Wrong { name, wanted }) = config.wrong {
         log::write(format_args!("{name} cannot be understood: it is to be {wanted}"));
@@ -166,8 +166,8 @@ pub fn refuse_settings(config: &Config) {
     }
 }
 
-/// Handles the absence of the user engine. If `anyring run` was asked to start a program on it, the process ends; other processes
-/// continue with the kernel's `io_uring`.
+/// Handles the absence of the user engine. If the user asked `anyring run` to start the program on it, the process ends; other
+/// processes continue with the kernel's `io_uring`.
 pub fn goes_without(config: &Config, why: core::fmt::Arguments<'_>) {
     if config.started && config.choice == Choice::User {
         log::write(format_args!("{why}: the engine cannot be had here"));
@@ -203,8 +203,8 @@ pub fn adopt(host: &'static &'static dyn Host) {
     chaos::begin();
 }
 
-/// Begins to trace requests on the kernel's rings of this process, if it is to be traced; `host` provides what that
-/// needs. Returns true if the process is traced.
+/// Begins to trace requests on the kernel's rings of this process, if the process is to be traced; `host` provides
+/// threads and memory for that. Returns true if the process is traced.
 pub fn watch_kernel(host: &'static &'static dyn Host) -> bool {
     if !trace::is_wanted() {
         return false;
@@ -226,10 +226,10 @@ pub fn engine() -> &'static CStr {
     }
 }
 
-/// Notes that the process asks for a ring. It is to report that at its end, if there is a log.
+/// Notes that the process asks for a ring. If there is a log, the process reports that at its end.
 pub fn asks_for_ring() {
     if !ASKED.swap(true, Ordering::Relaxed) && !is_silent() {
-        log::keep();
+        log::keep_descriptor();
     }
 }
 
@@ -270,7 +270,7 @@ pub fn is_child_of_vfork() -> bool {
     VFORKED.load(Ordering::Relaxed) && sys::process_id() != own_id()
 }
 
-/// The process is about to have a child by `vfork`.
+/// Notes that the process is about to have a child by `vfork`.
 pub fn vforks() {
     frontend::hands_over();
     VFORKED.store(true, Ordering::Relaxed);
@@ -285,7 +285,7 @@ pub fn leaving_by<T>(executes: impl FnOnce() -> T) -> T {
     failed
 }
 
-/// True if the process may write something when it ends.
+/// True if the process may write to the log, or statistics, when it ends.
 pub fn may_speak() -> bool {
     config::level() > Level::Off || stats::wanted().is_some() || metrics::is_wanted()
 }
@@ -351,7 +351,7 @@ pub fn executes() {
     }
 }
 
-/// Handles the end of the process, and reports what was done, if asked for.
+/// Handles the end of the process, and writes the reports that the user wants.
 pub fn exits() {
     let has_rings = sees_calls() && calls::rings_exist();
     // A filter of the program may kill the process for any further call.
@@ -374,8 +374,8 @@ fn writes_nothing() -> bool {
     is_silent() && !metrics::is_wanted()
 }
 
-/// True if the log gets a line about this process: if it uses rings, and if it is the one that the user has started, so that
-/// the user learns whether it uses any. Of the kernel's rings it is known only that they were asked for.
+/// True if the process writes a line to the log: if it uses rings, and if it is the process that the user has started, so
+/// that the user learns whether it uses any. A process with rings of the kernel counts once it has asked for a ring.
 fn is_logged() -> bool {
     let uses_rings = ASKED.load(Ordering::Relaxed) || active() && calls::rings_exist();
     config::level() > Level::Off && (uses_rings || is_first())
@@ -395,7 +395,8 @@ fn ends_rings() {
     }
 }
 
-/// Ends the rings of a process that ends, inside the stay that `enter` begins, which keeps handlers of the program out.
+/// Ends the rings of a process that ends. `enter` begins a stay in the engine, which keeps signal handlers of the
+/// program out.
 pub fn ends_inside<T>(enter: impl FnOnce() -> T) {
     if sees_calls() && calls::rings_exist() {
         let _stay = enter();
@@ -403,7 +404,7 @@ pub fn ends_inside<T>(enter: impl FnOnce() -> T) {
     }
 }
 
-/// Reports what was done when the process ends, if asked for.
+/// Writes the reports that the user wants, when the process ends.
 pub extern "C" fn end() {
     if writes_nothing() || child_of_vfork_ends() || ENDED.swap(true, Ordering::Relaxed) {
         return;
@@ -412,7 +413,7 @@ pub extern "C" fn end() {
         metrics::end();
     }
     if let Some(format) = stats::wanted() {
-        stats::tell(format);
+        stats::write(format);
     }
     if !is_logged() {
         return;
@@ -444,8 +445,8 @@ pub extern "C" fn end() {
     log::debug!("{} other calls trapped", calls::OTHER_TRAPS.load(Ordering::Relaxed));
 }
 
-/// The way in which waits are checked for closes that nobody has reported: late, if all closes are said to be seen; at ticks, if some may
-/// not be. Until the program's code has been looked through, that is unknown, and waits are checked at ticks.
+/// Returns how waits are checked for closes that were not reported: late, if all closes are seen; at ticks, if some may be unseen. Until
+/// the program's code was searched, that is unknown, and waits are checked at ticks.
 fn closes() -> &'static str {
     match frontend::are_closes_seen() {
         Some(true) => "late",

@@ -13,7 +13,7 @@ const ADVICE: &str = "no ring was made: either the program does not use io_uring
     (Node: UV_USE_IO_URING=1; fio: --ioengine=io_uring; PostgreSQL: io_method=io_uring)";
 
 /// Writes the statistics of this process, which has made rings or is the one that `anyring run` became.
-pub fn tell(format: Stats) {
+pub fn write(format: Stats) {
     let counters = frontend::counters();
     let counts = frontend::operation_counts();
     let mut text = String::new();

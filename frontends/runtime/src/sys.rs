@@ -204,7 +204,7 @@ pub fn thread_id() -> u32 {
 }
 
 /// Forks a child that sends no signal when it ends; returns 0 in the child, a negative errno on failure. The child shares no
-/// memory with this process, and does not have its other threads, which may have held locks: it must not lock any.
+/// memory with this process, and lacks its other threads, which may have held locks: the child must not lock any.
 pub fn fork_without_signal() -> isize {
     // SAFETY: without flags it is a fork.
     unsafe { arch::syscall(raw::__NR_clone as usize, [0; 6]) }
@@ -506,8 +506,9 @@ pub fn duplicate(fd: i32) -> i32 {
     [100, 10].into_iter().map(above).find(|&fd| fd >= 0).unwrap_or_else(|| above(0))
 }
 
-/// Returns a duplicate with close-on-exec, which the program is not to encounter: if the limits allow, its number is above those that the
-/// program can be given. Returns a negative errno on failure, and if the program has so few descriptors that it may need all of them.
+/// Returns a duplicate with close-on-exec that the program is not likely to encounter: if the limits allow, its number is above those
+/// that the program can be given. Returns a negative errno on failure, and if the program has so few descriptors that it may need all of
+/// them.
 pub fn duplicate_aside(fd: i32) -> i32 {
     // With higher numbers, the kernel's descriptor table would grow.
     const FAR: u64 = 1000;

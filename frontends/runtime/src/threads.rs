@@ -1,9 +1,9 @@
 //! The threads that front ends provide to the engine, which are independent of the program's C library.
 //!
-//! A thread is a raw `clone` on a mapped stack with a guard page. It runs engine code only, which
-//! uses neither libc nor thread-local storage. It nevertheless has a thread block of its own, at the
-//! top of its stack, so that its thread pointer is unique. The kernel clears the thread's id in
-//! `SLOTS` when the thread has left its stack for good; then the stack is free for the next thread.
+//! A thread is a raw `clone` on a mapped stack with a guard page. It runs only engine code, which uses neither libc nor
+//! thread-local storage. It still has a thread block, at the top of its stack, so that its thread pointer is unique.
+//! When the thread has left its stack for good, the kernel clears its id in `SLOTS`; then the stack is free for the
+//! next thread.
 
 use crate::{arch, sys};
 use anyring_engine::os::page_bytes;
@@ -23,8 +23,8 @@ struct Slot {
     stack: AtomicUsize,
 }
 
-/// A block of slots, and the next block. There are as many slots as there were ever threads at the same time: the kernel limits their
-/// number.
+/// A block of slots, and the next block. The number of slots is the largest number of threads that have existed at the same time,
+/// which the kernel limits.
 struct Slots {
     slots: [Slot; 255],
     more: AtomicPtr<Slots>,

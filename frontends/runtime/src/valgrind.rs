@@ -1,4 +1,4 @@
-//! Requests to valgrind, if this process runs under it, by which memcheck learns what requests of rings do to memory.
+//! Requests to valgrind, if this process runs under it. They tell memcheck how requests of rings use memory.
 //!
 //! A request to valgrind is a sequence of instructions without effect, which valgrind recognises. The sequences, the numbers and
 //! the arguments are published for programs in valgrind's headers `valgrind.h` and `memcheck.h` (those of version 3.19 were
@@ -23,7 +23,7 @@ const NOT_ADDRESSABLE: usize = 3;
 /// The answer of [`GET_VBITS`] if the bits were copied.
 const COPIED: usize = 1;
 
-/// Makes a request, which is answered by 0 if nobody recognises it.
+/// Makes a request; the answer is 0 without valgrind.
 fn ask(request: usize, [first, second, third]: [usize; 3]) -> usize {
     arch::ask_valgrind(&[request, first, second, third, 0, 0])
 }
@@ -68,7 +68,7 @@ pub fn memcheck() -> Option<&'static dyn Checker> {
     is_there().then_some(&MEMCHECK)
 }
 
-/// The checker of memory that knows of each bit whether it was ever set.
+/// memcheck, the checker that knows for each bit whether it was ever set.
 struct Memcheck;
 
 impl Checker for Memcheck {
@@ -107,11 +107,11 @@ impl Checker for Memcheck {
     }
 }
 
-/// Has valgrind print what happened to a request.
+/// Makes valgrind print an event of a request.
 fn say(memory: &RequestMemory<'_>, what: &str) {
     let RequestMemory { operation, serial, ring, .. } = memory;
     log::as_text(format_args!("anyring: {operation} #{serial} of ring {ring} {what}\n"), |text| {
-        // As large as the `va_list` of any machine: nothing of it is used, since the text has no `%`.
+        // The list has the size of the largest `va_list` of any machine. It is not used, because the text has no `%`.
         let mut list = [0_usize; 4];
         ask(PRINTF_VALIST_BY_REF, [text.as_ptr().addr(), list.as_mut_ptr().addr(), 0])
     });

@@ -1,7 +1,7 @@
 //! The memory routines that compiled code calls.
 //!
-//! A library that is brought into a static program has no C library whose routines it could call. The routines here are hidden: the program
-//! keeps its own. Also defined here is what the compiler's library, which is C in part, refers to for the stack protector.
+//! A library that is brought into a static program has no C library whose routines it could call. The routines here are hidden, so the
+//! program keeps its own. This file also defines a symbol for the stack protector, to which C code in the compiler's library refers.
 
 /// Defines the memory routines in a library: part of [`runtime`](crate::runtime).
 #[macro_export]

@@ -46,7 +46,7 @@ pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
 #[inline(never)]
 pub fn ask_valgrind(request: &[usize; 6]) -> usize {
     let mut answer = 0_usize;
-    // SAFETY: rotates rdi by 128 bits in all; what the request does to memory is the caller's affair.
+    // SAFETY: rotates rdi by 128 bits in all; the caller is responsible for the request's effect on memory.
     unsafe {
         asm!(
             "rol rdi, 3",
