@@ -1,5 +1,5 @@
-//! `pthread_setcanceltype(3)`: a thread that the program allows the C library to end at any instruction must not end while it holds a
-//! lock of the engine.
+//! `pthread_setcanceltype(3)`: the program may allow the C library to end a thread at any instruction, but the thread must not end
+//! while it holds a lock of the engine.
 
 use crate::inside;
 use anyring_interpose::next;
@@ -28,7 +28,7 @@ fn set_by_library(kind: c_int, before: *mut c_int) -> c_int {
 /// As in C.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int {
-    // Noted first: with the new type the thread may end at any instruction.
+    // The note comes first, because with the new type the thread may end at any instruction.
     inside::note_ends_anywhere(kind == ASYNCHRONOUS);
     PUSH.get();
     POP.get();

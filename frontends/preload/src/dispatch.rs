@@ -65,7 +65,7 @@ unsafe fn by_kernel(number: usize, a: [usize; 6]) -> Option<isize> {
 fn begin_beside() {
     static BEGUN: AtomicBool = AtomicBool::new(false);
     inside::block_signals();
-    // Threads that come here at the same time continue with a complete engine; only the hooks must be registered once.
+    // Threads that arrive at the same time all continue with a complete engine; only the hooks must be registered once.
     process::adopt(&host::BESIDE);
     if !BEGUN.swap(true, Ordering::Relaxed) {
         #[cfg(not(test))]

@@ -1,4 +1,4 @@
-//! The library's own ways to do things for the engine and for the trap.
+//! The library as the front end of the trap, and as the host of the engine.
 
 use crate::{arch, inside, patch};
 use anyring_engine::Host;
@@ -9,19 +9,20 @@ use anyring_trap::{Frontend, signals, sleep};
 use core::ffi::{CStr, c_void};
 use core::num::NonZeroUsize;
 
-/// A process with a C library, and with thread-local storage of ours.
+/// The front end and host in a process with a C library, and with thread-local storage of this library.
 pub struct Preload;
 
 static PRELOAD: Preload = Preload;
-/// The front end that the trap asks.
+/// The front end for the trap.
 pub static FRONTEND: &dyn Frontend = &PRELOAD;
-/// The host that the engine asks.
+/// The host for the engine.
 pub static HOST: &dyn Host = &PRELOAD;
 
-/// A process where the engine comes in late, beside the kernel's: nothing traps, and signal actions are the program's.
+/// The host in a process in which the engine starts late, beside the kernel's: nothing traps, and signal actions are
+/// the program's.
 pub struct Beside;
 
-/// The host that the engine asks then.
+/// The host for an engine that starts late.
 pub static BESIDE: &dyn Host = &Beside;
 
 impl Host for Beside {
@@ -93,7 +94,7 @@ impl Host for Preload {
         entry: unsafe extern "C" fn(*mut c_void),
         argument: *mut c_void,
     ) -> Result<(), i32> {
-        // Of the storage, only the note is ever looked at.
+        // Only the note is accessed in the thread-local storage.
         let note = inside::note_offset();
         threads::spawn(name, entry, argument, note..note + arch::NOTE_BYTES as isize)
     }
@@ -107,7 +108,7 @@ impl Host for Preload {
     }
 
     fn interrupt_signal(&self) -> Option<u32> {
-        // Its action is the trap's, which is there before the first ring.
+        // The trap has set the signal's action before the first ring.
         Some(linux_raw_sys::general::SIGSYS)
     }
 
@@ -120,7 +121,8 @@ impl Host for Preload {
     }
 
     fn finds_unseen_closes(&self) -> Option<fn() -> bool> {
-        // A filter of the program's may kill for the calls that a look takes, and for a thread.
+        // A filter of the program may kill the process for the calls that the search makes, or for the thread that
+        // makes them.
         (!log::is_filtered()).then_some(patch::unseen::closes)
     }
 

@@ -1,10 +1,10 @@
-//! Which threads are inside the engine, so that [`anyring_trap::signals`] keeps handlers out of it.
+//! Notes of the threads that are inside the engine, by which [`anyring_trap::signals`] keeps signal handlers out of it.
 //!
-//! A thread that came through a function of ours or a patched call site notes it in a word of
-//! thread-local storage, of the kind that needs no allocation (initial-exec: the C library makes
-//! room for it before the program starts). The trap notes no stay: it runs with all signals blocked
-//! anyway, and its return puts the mask back. Where the engine comes in late ([`block_signals`]), signals are blocked instead.
-//! Threads of ours have zeros where the note would be.
+//! A thread that enters through a function of this library or a patched call site notes its stay in thread-local storage, of
+//! the kind that needs no allocation (initial-exec: the C library makes room for it before the program starts). A stay in the
+//! trap is not noted, because all signals are blocked there anyway, and the return from the trap restores the mask. If the
+//! engine starts late ([`block_signals`]), signals are blocked instead. Threads of the engine have zeros where the note would
+//! be.
 
 use crate::{arch, cancel};
 use anyring_runtime::sys::{self, signal_bit};
@@ -13,28 +13,28 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 use linux_raw_sys::general as raw;
 
-/// One thread's note. Only its own thread and that thread's signal handlers see it.
+/// The note of a thread. Only the thread and its signal handlers access it.
 #[repr(C)]
 struct Note {
-    /// Calls of the engine that the thread is in.
+    /// The number of nested calls of the engine that the thread is in.
     depth: Cell<u32>,
-    /// Whether the thread's signals were blocked since it entered.
+    /// True if the thread's signals were blocked since it entered.
     blocked: Cell<bool>,
-    /// Whether its end will be told ([`crate::threads`]).
+    /// True if the thread's end will be reported ([`crate::threads`]).
     known: Cell<bool>,
-    /// Whether the program lets the C library end the thread at any instruction (`PTHREAD_CANCEL_ASYNCHRONOUS`). In the engine it
-    /// does so only where the thread [may end](may_end_in).
+    /// True if the program allows the C library to end the thread at any instruction (`PTHREAD_CANCEL_ASYNCHRONOUS`). Inside the
+    /// engine, the thread ends only where it [may end](may_end_in).
     ends_anywhere: Cell<bool>,
-    /// Which of [`signals::OWN`] the program wants blocked, a bit each in the order of [`OWN`], with [`SAID`]; 0 where it has
-    /// not said so.
+    /// The signals of [`signals::OWN`] that the program wants blocked, a bit each in the order of [`OWN`], and [`SAID`]; 0 if
+    /// the program has not set them.
     wanted_blocked: Cell<u8>,
-    /// The mask to put back when it leaves, if so.
+    /// The mask to restore when the thread leaves, if `blocked`.
     mask: Cell<u64>,
-    /// The signals that were kept out.
+    /// The signals whose handlers were kept out.
     kept_out: Cell<u64>,
 }
 
-/// [`signals::OWN`], one by one.
+/// The signals of [`signals::OWN`], one by one.
 const OWN: [u64; 3] = [signal_bit(raw::SIGSYS), signal_bit(raw::SIGSEGV), signal_bit(raw::SIGBUS)];
 const SAID: u8 = 1 << OWN.len();
 
@@ -43,31 +43,31 @@ const _: () = assert!(OWN[0] | OWN[1] | OWN[2] == signals::OWN);
 const _: () = assert!(size_of::<Note>() == arch::NOTE_BYTES);
 
 fn note() -> &'static Note {
-    // SAFETY: the storage is the thread's own, zeroed at its start, and nobody keeps the reference
-    // beyond the thread.
+    // SAFETY: the storage is the thread's own, zeroed at its start, and no reference to it outlives the thread.
     unsafe { &*arch::note().cast::<Note>() }
 }
 
 /// A thread's stay in the engine.
 pub struct Inside(());
 
-/// Whether signals are blocked inside, for the program's handlers are not known.
+/// True if signals are blocked inside the engine, because the program's signal handlers are not known.
 static BLOCKS: AtomicBool = AtomicBool::new(false);
 
-/// From here on signals are blocked inside: the engine comes in when the program has handlers that nobody has seen.
+/// Makes threads block signals inside the engine from now on, because the program may have set signal handlers that
+/// were not seen.
 pub fn block_signals() {
     BLOCKS.store(true, Ordering::Relaxed);
 }
 
-/// The mask that the program has, where the calling thread is inside with signals blocked.
+/// Returns the program's signal mask, if the calling thread is inside with signals blocked.
 pub fn program_mask() -> Option<u64> {
     BLOCKS.load(Ordering::Relaxed).then(|| note().mask.get())
 }
 
-/// The calling thread enters the engine.
+/// Notes that the calling thread enters the engine.
 pub fn enter() -> Inside {
     let note = note();
-    // A handler that runs before the note says so enters and leaves by itself.
+    // A handler that runs before the note is made enters and leaves completely.
     if note.depth.get() == 0 && BLOCKS.load(Ordering::Relaxed) {
         let mask = sys::set_signal_mask(sys::ASYNCHRONOUS);
         note.mask.set(mask);
@@ -77,31 +77,31 @@ pub fn enter() -> Inside {
         cancel::set(cancel::DEFERRED);
     }
     note.depth.set(note.depth.get() + 1);
-    // A handler on this very thread must see the note before anything of the engine changes.
+    // A handler in this thread must see the note before the engine changes anything.
     compiler_fence(Ordering::SeqCst);
     Inside(())
 }
 
-/// Whether the calling thread was known before; it is from now on, or not.
+/// Sets whether the calling thread's end will be reported. Returns the former value.
 pub fn set_known(known: bool) -> bool {
     note().known.replace(known)
 }
 
-/// Which of [`signals::OWN`] the program wants blocked in the calling thread, if it has said so.
+/// Returns the signals of [`signals::OWN`] that the program wants blocked in the calling thread, if it has set them.
 pub fn wanted_blocked() -> Option<u64> {
     let noted = note().wanted_blocked.get();
     let wanted = |(place, signal): (usize, u64)| if noted & 1 << place != 0 { signal } else { 0 };
     (noted != 0).then(|| OWN.into_iter().enumerate().map(wanted).sum())
 }
 
-/// Notes what [`wanted_blocked`] is to say of the calling thread from now on.
+/// Sets the result of [`wanted_blocked`] for the calling thread.
 pub fn note_blocked(signals: Option<u64>) {
     let bit = |signals: u64, (place, signal): (usize, u64)| u8::from(signals & signal != 0) << place;
     let bits = |signals| OWN.into_iter().enumerate().map(|one| bit(signals, one)).sum::<u8>();
     note().wanted_blocked.set(signals.map_or(0, |signals| bits(signals) | SAID));
 }
 
-/// The calling thread leaves the engine, whose [`Inside`] was forgotten.
+/// Notes that the calling thread leaves the engine, if its [`Inside`] was forgotten.
 pub fn leave() {
     drop(Inside(()));
 }
@@ -113,7 +113,7 @@ impl Drop for Inside {
         let depth = note.depth.get() - 1;
         note.depth.set(depth);
         compiler_fence(Ordering::SeqCst);
-        // From here on handlers run at once; one that was kept out comes with the unblocking.
+        // From here on handlers run immediately. A signal that was kept out is delivered when it is unblocked below.
         if depth == 0 && note.blocked.get() {
             note.blocked.set(false);
             let mask = note.mask.get();
@@ -122,18 +122,18 @@ impl Drop for Inside {
             signals::release(mask);
         }
         if depth == 0 && note.ends_anywhere.get() {
-            // Here the thread ends, where that was asked for meanwhile.
+            // If the thread was cancelled meanwhile, it ends here.
             cancel::set(cancel::ASYNCHRONOUS);
         }
     }
 }
 
-/// Whether the C library may end the calling thread at any instruction, as the program has it.
+/// Notes whether the program allows the C library to end the calling thread at any instruction.
 pub fn note_ends_anywhere(anywhere: bool) {
     note().ends_anywhere.set(anywhere);
 }
 
-/// Makes a call that sleeps, in which the calling thread may end: then `ended` is called.
+/// Makes a call that sleeps, during which the C library may end the calling thread; in that case it calls `ended`.
 pub fn may_end_in(call: &mut dyn FnMut(), ended: &mut dyn FnMut()) {
     let note = note();
     if !note.ends_anywhere.get() {
@@ -143,7 +143,8 @@ pub fn may_end_in(call: &mut dyn FnMut(), ended: &mut dyn FnMut()) {
         ended();
         thread_ends();
     };
-    // The trap has signals blocked but in the call, among them the one by which the C library ends a thread.
+    // In the trap all signals are blocked, except during the call. They include the one by which the C library ends a
+    // thread.
     let sets = note.depth.get() != 0;
     let mut body = || {
         if sets {
@@ -157,10 +158,11 @@ pub fn may_end_in(call: &mut dyn FnMut(), ended: &mut dyn FnMut()) {
     cancel::with_cleanup(&mut body, &mut leaves);
 }
 
-/// The calling thread ends. If it was inside, it is not any more.
+/// Notes that the calling thread ends. If the thread was inside the engine, it leaves.
 pub fn thread_ends() {
     let note = note();
-    // The C library lets it be cancelled in its destructors, which take the engine's locks, where it ends by itself.
+    // While a thread that ends by itself runs its destructors, which take the engine's locks, the C library would still
+    // let it be cancelled.
     if note.ends_anywhere.replace(false) {
         cancel::set(cancel::DEFERRED);
     }
@@ -170,17 +172,18 @@ pub fn thread_ends() {
     }
 }
 
-/// The signals that were kept out of the calling thread; they are forgotten.
+/// Returns and clears the signals that were kept out of the calling thread.
 pub fn take_kept_out() -> u64 {
     note().kept_out.take()
 }
 
-/// Whether the calling thread is inside.
+/// True if the calling thread is inside the engine.
 pub fn active() -> bool {
     note().depth.get() != 0
 }
 
-/// A signal came while the thread was inside with `mask`; it is blocked until it leaves.
+/// Notes a signal that came while the calling thread was inside the engine with `mask`. The signal stays blocked until
+/// the thread leaves.
 pub fn kept_out(signal: u64, mask: u64) {
     let note = note();
     note.kept_out.set(note.kept_out.get() | signal);
@@ -190,12 +193,12 @@ pub fn kept_out(signal: u64, mask: u64) {
     }
 }
 
-/// Where a thread's note lies, from its thread pointer.
+/// Returns the offset of a thread's note from its thread pointer.
 pub fn note_offset() -> isize {
     arch::note() as isize - anyring_runtime::arch::thread_pointer().get() as isize
 }
 
-/// Makes a system call that may sleep, where the calling thread is inside.
+/// Makes a system call that may sleep, if the calling thread is inside the engine; otherwise returns `None`.
 ///
 /// # Safety
 /// As for the call that `number` names.

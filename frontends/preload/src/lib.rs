@@ -1,9 +1,9 @@
 //! Brings the anyring engine into unmodified programs.
 //!
-//! Loaded by `LD_PRELOAD` (`anyring run` sets it), the library answers `io_uring` calls in two ways:
-//! functions of the C library are interposed ([`interpose`]), and system calls that the program makes
-//! by itself are trapped by a seccomp filter ([`anyring_trap`]); call sites that trapped are patched to jump
-//! here ([`patch`]). If the kernel's own `io_uring` is to be used, none of this is installed.
+//! `LD_PRELOAD`, which `anyring run` sets, loads the library. The library answers `io_uring` calls in two ways:
+//! functions of the C library are interposed ([`interpose`]), and system calls that the program makes by its own
+//! instructions are trapped by a seccomp filter ([`anyring_trap`]); call sites that trapped are patched to jump to this
+//! library ([`patch`]). If the kernel's own `io_uring` is to be used, none of this is installed.
 //!
 //! Everything that may run inside the trap's signal handler uses raw system calls, its own memory
 //! ([`anyring_runtime::allocator`]) and no thread-local storage.

@@ -20,7 +20,7 @@ pub unsafe fn answer(environment: *const *const c_char, ours: bool) {
     // SAFETY: the caller's promise.
     let question = unsafe { variable(environment, "ANYRING_PROBE") };
     if question == Some(TRAPS) && ours {
-        // By an instruction of the library itself, which bypasses interposed functions and the stub page.
+        // The call is made by an instruction of this library, which bypasses interposed functions and the stub page.
         // SAFETY: makes no ring, and reads no memory.
         unsafe { arch::syscall(__NR_io_uring_setup as usize, [0; 6]) };
         crate::interpose::process::end();
@@ -30,7 +30,7 @@ pub unsafe fn answer(environment: *const *const c_char, ours: bool) {
     sys::exit_group(if ours { process::LOADED } else { 1 });
 }
 
-/// Answers the question about closes, if that was asked, when call sites are patched. If some closes may not be seen, the log names the
+/// Answers the question about closes, if it was asked, after call sites were patched. If some closes may be unseen, the log names the
 /// code that may make them.
 ///
 /// # Safety

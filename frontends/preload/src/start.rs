@@ -21,7 +21,7 @@ static END: extern "C" fn() = crate::interpose::process::end;
 
 /// Chooses the engine and installs the trap.
 pub extern "C" fn start() {
-    // A program without a C library has the engine by injection; here only its dynamic linker has loaded this library.
+    // A program without a C library gets the engine by injection; here only its dynamic linker has loaded this library.
     let Some(environment) = next::environment() else { return };
     const AT_ENTRY: c_ulong = 9;
     const AT_SECURE: c_ulong = 23;
@@ -31,7 +31,7 @@ pub extern "C" fn start() {
     // SAFETY: the environment is the C library's, set before constructors run.
     let config = unsafe { config::read(variables) };
     process::refuse_settings(&config);
-    // Read now, so that a child of `vfork` in this memory finds the parent's id.
+    // The id is read now, so that a child of `vfork` in this memory finds the parent's id.
     process::own_id();
     #[cfg(not(test))]
     crate::interpose::process::find_vfork();
@@ -41,14 +41,14 @@ pub extern "C" fn start() {
     unsafe { config::forget_started(environment) };
     let entry = auxiliary(AT_ENTRY);
     vdso::note_image(auxiliary(vdso::AUXILIARY as c_ulong).unwrap_or(0));
-    // Code of a program with a fixed address lies low; it needs a filter that covers low addresses.
+    // The code of a program with a fixed address is at low addresses, so the filter must cover these.
     let reach = Reach { low: entry.is_none_or(low::is_low), text: None };
     let ours = anyring_trap::start::begin(&config, &reach, true, &frontend::FRONTEND, &frontend::HOST);
     if trap::installed() {
         // SAFETY: the environment is the C library's, as before; null if the variables are ignored.
         unsafe { exec::remember(variables) };
     }
-    // Notes on signal actions belong to this process, so forks must be noticed whichever engine answers.
+    // The notes on signal actions belong to this process, so forks must be noticed whichever engine answers.
     #[cfg(not(test))]
     if ours || trap::installed() {
         crate::interpose::process::register_fork();
@@ -80,8 +80,8 @@ pub extern "C" fn start() {
     crate::threads::prepare();
 }
 
-/// Prepares for rings that the kernel is too old for, in a process whose other rings are the kernel's: from here on, setups are seen that
-/// are made by the C library or by a site that can be patched before `main`.
+/// Prepares for rings that the kernel is too old for, in a process whose other rings are the kernel's. From here on, setups are seen that
+/// the C library makes, or a site that can be patched before `main`.
 fn stand_ready(config: &Config, entry: usize) {
     // SAFETY: the call makes a ring with parameters of the caller.
     let kernel = |number, arguments| unsafe { stub::syscall(number, arguments) };

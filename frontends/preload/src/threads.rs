@@ -1,4 +1,4 @@
-//! The ends of threads: requests that they leave in flight are cancelled, as the kernel does.
+//! The ends of threads: requests that a thread leaves in flight are cancelled, as in the kernel.
 //!
 //! A thread that enters a ring sets a value for a key of the C library, whose destructor runs when
 //! the thread ends. Setting it is one store if the key is low, as that of a library that is loaded first is, so the

@@ -1,4 +1,5 @@
-//! Functions that load code, which may close descriptors by instructions of its own, and those that make memory executable.
+//! Functions that load code, which may close descriptors by its own instructions, and functions that make memory
+//! executable.
 
 use crate::arch::go_on_in;
 use crate::inside;
@@ -9,14 +10,14 @@ use anyring_runtime::arch;
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use linux_raw_sys::general as raw;
 
-/// Reports that code is about to come.
+/// Reports that new code is about to be loaded.
 pub fn code_comes() {
     let _inside = inside::enter();
     unseen::distrust_sites();
     frontend::code_comes();
 }
 
-/// Reports that code is about to come, if this call by number makes memory executable.
+/// Reports that new code is about to be loaded, if this call by number makes memory executable.
 pub fn by_number(number: usize, arguments: [usize; 6]) {
     let makes_executable = match number as u32 {
         raw::__NR_mmap | raw::__NR_mprotect | raw::__NR_pkey_mprotect => {
@@ -35,7 +36,8 @@ static DLOPEN: Next = Next::new(c"dlopen");
 #[unsafe(link_section = "anyring_next")]
 static DLMOPEN: Next = Next::new(c"dlmopen");
 
-/// `dlopen(3)`. The C library's function looks at its caller, in whose library it finds where to search: it must be called by that.
+/// `dlopen(3)`. The C library's function examines its caller, whose library determines where it searches. So the program must be
+/// its caller.
 ///
 /// # Safety
 /// As in C.
@@ -55,19 +57,19 @@ pub unsafe extern "C" fn dlmopen(namespace: c_long, path: *const c_char, mode: c
     go_on_in!(next_dlmopen)
 }
 
-/// Returns the function in which `dlopen` goes on.
+/// Returns the function to which `dlopen` jumps.
 extern "C" fn next_dlopen(path: *const c_char, mode: c_int) -> *const c_void {
     report_load(path, mode);
     loader(&DLOPEN)
 }
 
-/// Returns the function in which `dlmopen` goes on.
+/// Returns the function to which `dlmopen` jumps.
 extern "C" fn next_dlmopen(_namespace: c_long, path: *const c_char, mode: c_int) -> *const c_void {
     report_load(path, mode);
     loader(&DLMOPEN)
 }
 
-/// Reports what a load brings: code, or functions of the C library that are not replaced.
+/// Reports the effects of a load: new code, or functions of the C library that are not replaced.
 fn report_load(path: *const c_char, mode: c_int) {
     const LOADS_NOTHING: c_int = 4;
     const PREFERS_OWN: c_int = 8;
@@ -77,8 +79,8 @@ fn report_load(path: *const c_char, mode: c_int) {
     // SAFETY: the C library's function reads the path up to its zero, too.
     let name = unsafe { CStr::from_ptr(path) }.to_bytes();
     let _inside = inside::enter();
-    // A library that prefers its own symbols calls the C library's functions, not those of this library; and `dlsym` finds the former by the
-    // handle of the C library.
+    // If a library prefers its own symbols, it calls the C library's functions instead of this library's. With the handle of the C library,
+    // `dlsym` finds the C library's functions.
     let prefers_others = mode & PREFERS_OWN != 0 || is_of_c_library(name);
     if prefers_others {
         frontend::closes_may_be_unseen();

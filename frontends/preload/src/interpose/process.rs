@@ -98,7 +98,7 @@ extern "C" fn forked() {
     inside::leave();
 }
 
-/// Does what is due at the end of the process.
+/// Handles the end of the process.
 pub extern "C" fn end() {
     process::ends_inside(inside::enter);
     process::end();

@@ -179,12 +179,12 @@ unsafe fn change_mask(
     if !signals::active() {
         return change(set);
     }
-    // The kernel knows only the first word. `old` may be the same set.
+    // The kernel knows only the first word. `old` may be the same set as `set`.
     // SAFETY: the caller's promise.
     let asked = unsafe { set.cast::<u64>().as_ref() }.copied();
     let shown = signals::wanted();
     let mut copy = [0; 16];
-    // A handler for one of these signals may have it really blocked, and unblock it.
+    // A handler for one of these signals may have the signal really blocked, and may unblock it.
     let kept = if how as u32 == raw::SIG_UNBLOCK { 0 } else { signals::OWN };
     copy[0] = asked.unwrap_or(0) & !kept;
     let result = change(if asked.is_some() { &raw const copy } else { set });
@@ -242,7 +242,7 @@ pub unsafe fn by_number(number: usize, arguments: [usize; 6]) -> Option<isize> {
     }
 }
 
-/// `sigblock(3)`. glibc's own, like the functions below, calls no function that could be interposed.
+/// `sigblock(3)`. glibc's functions from here on call no function that could be interposed, so they are replaced, too.
 ///
 /// # Safety
 /// As in C.
@@ -367,8 +367,8 @@ pub unsafe extern "C" fn pthread_attr_setsigmask_np(attributes: *mut c_void, set
     next!(c"pthread_attr_setsigmask_np", fn(*mut c_void, *const [u64; 16]) -> c_int, attributes, set,)
 }
 
-/// Returns which of [`signals::OWN`] are in the `set` that the calling thread waits for: [`pending`] may have them. The thread must have
-/// them blocked, so they are noted as blocked here: a thread may have inherited the mask, which was not seen.
+/// Returns the signals of [`signals::OWN`] in the `set` that the calling thread waits for, because [`pending`] may have them. A thread
+/// that waits must have blocked them. They are noted as blocked here, because the thread may have inherited a mask that was not seen.
 ///
 /// # Safety
 /// `set` must be null or a signal set.
@@ -482,12 +482,12 @@ pub struct LibcContext {
     mask: [u64; 16],
 }
 
-/// Marks a context, in a word of the mask that is otherwise unused, and that `getcontext` leaves as it is: the next word says which of
-/// [`signals::OWN`] the context has blocked.
+/// Marks a context, in a word of the mask that is otherwise unused, and that `getcontext` does not change. The next word contains the
+/// signals of [`signals::OWN`] that the context has blocked.
 const MARK: u64 = u64::from_ne_bytes(*b"anyring\x1f");
 
 impl LibcContext {
-    /// Returns which of [`signals::OWN`] the context has blocked.
+    /// Returns the signals of [`signals::OWN`] that the context has blocked.
     fn wanted(&self) -> u64 {
         self.mask[0] & signals::OWN | if self.mask[1] == MARK { self.mask[2] & signals::OWN } else { 0 }
     }

@@ -32,9 +32,10 @@ impl Actions {
     }
 }
 
-/// Finds out the C library's kinds; `None` if it does not have these functions, or stores actions in another way.
+/// Finds out the numbers of the C library's kinds; `None` if it lacks these functions, or stores actions in another
+/// way.
 fn kinds() -> Option<Kinds> {
-    // Low numbers, because the C library refuses numbers above the limit, which may be low.
+    // Low numbers are used, because the C library refuses numbers above the limit, which may be low.
     const FIRST: c_int = 1;
     const SECOND: c_int = 2;
     let mut actions = Actions { allocated: 0, used: 0, list: null_mut(), reserved: [0; 16] };

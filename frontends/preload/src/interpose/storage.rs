@@ -1,5 +1,5 @@
-//! Calls that bring files to the device, and that change their names and sizes: `anyring chaos --power-cut` notes them. Other processes
-//! pass them on.
+//! Calls that bring files to the device, or change their names and sizes. `anyring chaos --power-cut` notes them; other processes pass
+//! them on.
 
 use crate::inside;
 use anyring_engine::frontend::{self, Effect, PlainCall};
@@ -17,7 +17,7 @@ const CALL: PlainCall = PlainCall {
     paths: [(raw::AT_FDCWD, 0); 2],
 };
 
-/// Makes a call, which is noted if its effects on files are.
+/// Makes a call, and notes it if effects on files are noted in this process.
 #[inline]
 fn noted(call: impl FnOnce() -> PlainCall, make: impl FnOnce() -> c_int) -> c_int {
     if frontend::notes_files() { noting(&call(), make) } else { make() }
@@ -36,17 +36,17 @@ fn noting(call: &PlainCall, make: impl FnOnce() -> c_int) -> c_int {
     result
 }
 
-/// A call on a descriptor.
+/// Returns a call on a descriptor.
 fn on(number: u32, effect: Effect, file: c_int) -> PlainCall {
     PlainCall { number, effect, file, ..CALL }
 }
 
-/// A call on one path.
+/// Returns a call on one path.
 fn at(number: u32, effect: Effect, path: (c_int, *const c_char)) -> PlainCall {
     PlainCall { number, effect, paths: [(path.0, path.1.addr()), CALL.paths[1]], ..CALL }
 }
 
-/// A call on two paths.
+/// Returns a call on two paths.
 fn between(
     number: u32,
     effect: Effect,
@@ -58,7 +58,7 @@ fn between(
     PlainCall { number, effect, flags, paths, ..CALL }
 }
 
-/// Defines functions of the C library: their types in C, and what they do.
+/// Defines functions of the C library, by their types in C, and their effects.
 macro_rules! define {
     ($($name:ident $text:literal ($($argument:ident: $kind:ty),*) $call:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]

@@ -1,9 +1,9 @@
-//! `pthread_create` and C11's `thrd_create`: a thread begins with those of [`signals::OWN`] blocked that its creator has
-//! blocked, as with all other signals.
+//! `pthread_create` and C11's `thrd_create`: a new thread begins with the signals of [`signals::OWN`] blocked that its
+//! creator has blocked, as with all other signals.
 //!
-//! The mask of a thread in the kernel does not have these signals, and a new thread has no note of them. So the creator really blocks
-//! them while it makes the thread. The thread inherits that mask, notes the signals, and unblocks them. Handlers of the program are kept
-//! out of both threads meanwhile. Such a signal therefore finds the new thread either with the signal blocked, or with the note.
+//! These signals are not in a thread's mask in the kernel, and a new thread has no note of them. So the creator really blocks them while
+//! it makes the thread. The thread inherits the creator's mask, notes the signals, and unblocks them. Handlers of the program are kept
+//! out of both threads meanwhile. So a signal finds the new thread either with the signal blocked, or with the note.
 //!
 //! ```text
 //! creator   block ---- clone ---- unblock

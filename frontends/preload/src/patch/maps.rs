@@ -40,8 +40,8 @@ impl Mapping {
         guard
     }
 
-    /// Returns where the code in the mapping ends: on some machines, linkers place read-only data after the code, in the same segment. The
-    /// termination function of an object is the last of its code.
+    /// Returns the end of the code in the mapping: on some machines, linkers place read-only data after the code, in the same segment. The
+    /// termination function of an object is the last part of its code.
     fn code_end(&self) -> usize {
         let end = if sites::HAS_DATA_BEHIND_CODE { self.last_function() } else { None };
         // The termination function is a few instructions long.

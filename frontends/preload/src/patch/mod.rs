@@ -54,7 +54,7 @@ pub fn is_ring_call(number: u32) -> bool {
 pub fn before_main(entry: usize) {
     learn();
     search(entry, None);
-    // Set last, because only one search may run at a time.
+    // The flag is set last, because only one search may run at a time.
     ENABLED.store(true, Ordering::Release);
 }
 
@@ -81,7 +81,7 @@ fn search(entry: usize, mark: Option<usize>) -> bool {
             // SAFETY: the mapping is readable, and nothing unmaps it while only this code runs.
             let bytes = unsafe { mapping.code() };
             all &= mark.is_none() || !sites::has_other_calls(bytes);
-            // The engine beside the kernel's needs no closes.
+            // An engine that starts beside the kernel's does not need to see closes.
             let is_taken = |number| mark.is_none() && descriptors::is_call(number);
             sites::for_each_site(bytes, is_taken, |start, length| {
                 let start = mapping.start + start;
@@ -145,7 +145,7 @@ pub fn trapped_at(next: usize) {
         return;
     }
     if look_at(next) {
-        // A ring that is made there may be closed there.
+        // The program may make a ring at this site, and close it by code that is not patched.
         unseen::distrust_sites();
     } else {
         refused.store(next, Ordering::Relaxed);
@@ -162,7 +162,8 @@ fn look_at(next: usize) -> bool {
     patch(&Site { start: mapping.start + start, next }, &mapping, None, false)
 }
 
-/// Patches one site; `alone` says that no other thread can execute it meanwhile, `mark` is for [`beside_kernel`].
+/// Patches one site. `alone` is true if no other thread can execute the site meanwhile; `mark` is that of
+/// [`beside_kernel`].
 fn patch(site: &Site, mapping: &Mapping, mark: Option<usize>, alone: bool) -> bool {
     if !sites::changes_whole(site) && !alone {
         return false;
@@ -183,7 +184,7 @@ fn patch(site: &Site, mapping: &Mapping, mark: Option<usize>, alone: bool) -> bo
 /// The size of a page in bytes, once [`learn`] was called.
 static PAGE_BYTES: AtomicUsize = AtomicUsize::new(4096);
 
-/// Reads what only the C library can tell, because it must not be called in the trap's handler.
+/// Reads the values that only the C library knows, because it must not be called in the trap's handler.
 fn learn() {
     const AT_PAGESZ: c_ulong = 6;
     if let Some(bytes) = auxiliary(AT_PAGESZ) {

@@ -90,7 +90,7 @@ fn map_near(site: usize) -> Option<usize> {
         let block = unsafe { sys::map(address, BLOCK, PROT_READ | PROT_WRITE, MAP_FIXED_NOREPLACE) };
         let Ok(block) = usize::try_from(block) else { continue };
         if block != address {
-            // The kernel does not know MAP_FIXED_NOREPLACE.
+            // A kernel that does not know MAP_FIXED_NOREPLACE has mapped the block elsewhere.
             // SAFETY: the block was just mapped, and nothing refers to it.
             unsafe { sys::unmap(block, BLOCK) };
             continue;

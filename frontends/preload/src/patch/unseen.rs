@@ -1,4 +1,4 @@
-//! Code that makes calls by its own instructions, which interposed functions do not see.
+//! Code that makes calls by its own instructions, which interposed functions do not see, and which may not be patched.
 
 use super::maps::{self, Mapping};
 use super::{SEARCH_MAX, stub_at};
@@ -8,7 +8,7 @@ use anyring_interpose::{descriptors, next};
 use anyring_runtime::log;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Addresses of functions in the libraries that the C library consists of.
+/// The addresses of a function in each of the libraries that make up the C library.
 static LIBRARY: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
 
 /// Looks up the C library, before the first ring, because threads of the engine cannot ask the dynamic linker.
@@ -20,27 +20,27 @@ pub fn learn() {
     }
 }
 
-/// A question about calls: whether all that are of concern are seen.
+/// The question whether anyring sees all calls of certain kinds.
 pub struct Question {
-    /// True for the number of a call that is of concern.
+    /// True for the numbers of these calls.
     of_concern: fn(u32) -> bool,
-    /// True if stubs take all of these calls, whatever number a call turns out to have.
+    /// True if stubs handle all of these calls, even if the number is known only when the call is made.
     are_taken: bool,
     /// A hash of the mapped code that was examined; the lowest bit says whether the code makes such calls.
     known: AtomicUsize,
 }
 
-/// The question whether all calls are seen by which descriptors are closed or replaced.
+/// The question whether anyring sees all calls that close or replace descriptors.
 static CLOSES: Question = Question::new(descriptors::closes, true);
 
 impl Question {
-    /// The question about these calls.
+    /// Returns the question about these calls.
     pub const fn new(of_concern: fn(u32) -> bool, are_taken: bool) -> Self {
         Self { of_concern, are_taken, known: AtomicUsize::new(0) }
     }
 
-    /// True if all calls that are of concern are seen: apart from the C library, the dynamic linker and this library, no code of a file makes
-    /// such a call by an instruction of its own, except at patched sites. Code is examined again when the set of mapped code changes.
+    /// True if all of these calls are seen: apart from the C library, the dynamic linker and this library, no code of a file makes such a
+    /// call by an instruction of its own, except at patched sites. Code is examined again when the set of mapped code changes.
     pub fn is_answered_yes(&self) -> bool {
         const MAKES: usize = 1;
         let now = look(|_, _, _| false) & !MAKES;
@@ -63,7 +63,7 @@ impl Question {
         found & MAKES == 0
     }
 
-    /// True if code in the mapping may make calls that are of concern.
+    /// True if code in the mapping may make such calls.
     fn may_be_made(&self, mapping: &Mapping, access: &[u8]) -> bool {
         let length = mapping.end - mapping.start;
         if length > SEARCH_MAX || access.contains(&b'w') {
@@ -74,31 +74,32 @@ impl Question {
             let stub = stub_at(stub, mapping.start + next);
             stub.is_some_and(|stub| self.are_taken || sites::knows_number(stub))
         };
-        // Read by a guarded copy: another thread may unmap the code, and not all code is readable.
+        // The code is copied with a guard, because another thread may unmap it, and not all code is readable.
         let bytes = user::read_many::<u8>(mapping.start as u64, length);
         bytes.map_or(true, |bytes| sites::has_calls_but(&bytes, |number| !(self.of_concern)(number), serves))
     }
 }
 
-/// True if the process has no code but the C library and what was searched before `main`, and that closes and duplicates descriptors at patched
-/// sites only: what makes a ring there tells its close.
+/// True if the process has no code except the C library and code that was searched before `main` and closes and duplicates descriptors only at
+/// patched sites. Then closes of rings that this code makes are reported.
 static SITES_TELL: AtomicBool = AtomicBool::new(false);
-/// True if a ring was made of whose close the sites tell.
+/// True if a ring was made whose close these sites report.
 static IS_TOLD: AtomicBool = AtomicBool::new(false);
-/// True if there may be such rings although other code has come.
+/// True if other code was loaded after such a ring was made.
 static IS_LOST: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether the sites tell of the close of a ring that is about to be made.
+/// Returns whether the close of a ring that is about to be made will be reported by the sites.
 pub fn trust_sites() -> bool {
     let tell = SITES_TELL.load(Ordering::Relaxed);
     if tell {
-        // In one order with the accesses in `distrust_sites`: either the ring is not trusted, or that function sees that one may be.
+        // In one order with the accesses in `distrust_sites`: either the ring is not trusted, or that function sees that such a ring
+        // may exist.
         IS_TOLD.store(true, Ordering::SeqCst);
     }
     tell && SITES_TELL.load(Ordering::SeqCst)
 }
 
-/// Notes that other code comes, which may close rings.
+/// Notes that other code is about to be loaded, which may close rings.
 pub fn distrust_sites() {
     SITES_TELL.store(false, Ordering::SeqCst);
     if IS_TOLD.load(Ordering::SeqCst) {
@@ -106,7 +107,8 @@ pub fn distrust_sites() {
     }
 }
 
-/// Has the engine watch the rings that nobody tells of any more. Called where the program enters a ring, and so holds no locks of the engine.
+/// Makes the engine watch the rings whose closes are no longer reported. Called when the program enters a ring, and therefore holds no lock
+/// of the engine.
 #[inline]
 pub fn watch_lost_rings() {
     if IS_LOST.load(Ordering::Relaxed) && IS_LOST.swap(false, Ordering::Relaxed) {
@@ -123,18 +125,18 @@ pub fn closes() -> bool {
     !are_seen
 }
 
-/// Notes whether the sites tell of closes, after the search.
+/// Notes whether the sites report closes, after the search.
 pub fn note_search(tell: bool) {
     SITES_TELL.store(tell, Ordering::Relaxed);
 }
 
-/// True if searched code, which lies at `start`, closes or duplicates descriptors at patched sites only.
+/// True if searched code, which begins at `start`, closes and duplicates descriptors only at patched sites.
 pub fn all_are_patched(code: &[u8], start: usize) -> bool {
     let serves = |stub, next| stub_at(start.wrapping_add_signed(stub), start + next).is_some();
     !sites::has_calls_but(code, |number| !descriptors::is_call(number), serves)
 }
 
-/// Examines all code except the known libraries, until `makes` is true of some. Returns a hash of the set of code; the lowest bit is 1 if
+/// Examines all code except the known libraries, until `makes` returns true. Returns a hash of the set of code; the lowest bit is 1 if
 /// some code makes calls, or if not all code could be seen.
 fn look(makes: impl Fn(&Mapping, &[u8], &[u8]) -> bool) -> usize {
     const PRIME: usize = 0x0100_0000_01b3;

@@ -4,8 +4,8 @@ pub mod sites;
 
 use core::arch::{asm, global_asm};
 
-// A constructor of the compiler's library asks which atomic operations the processor has. A process without a C library does not
-// have this function: there only a dynamic linker loads us.
+// A constructor of the compiler's library queries the atomic operations of the processor by `getauxval`. A process without a C
+// library lacks that function: there, only a dynamic linker has loaded this library.
 #[cfg(not(test))]
 global_asm!(
     ".pushsection .text.anyring_preload_absent,\"ax\",@progbits",
@@ -22,11 +22,11 @@ extern "C" fn ask(name: core::ffi::c_ulong) -> core::ffi::c_ulong {
     crate::start::auxiliary(name).unwrap_or(0) as core::ffi::c_ulong
 }
 
-/// Where the C library keeps a thread's number, from the thread pointer. Not known: the number lies in a structure before the
-/// thread pointer, whose length changes from one version to the next.
+/// The offset of a thread's number from the thread pointer in the C library. Unknown on this architecture: the number is in a
+/// structure before the thread pointer, whose length differs from version to version.
 pub const THREAD_NUMBER: Option<isize> = None;
 
-/// Bytes of thread-local storage for [`crate::inside`].
+/// The size in bytes of the thread-local storage for [`crate::inside`].
 pub const NOTE_BYTES: usize = 24;
 
 global_asm!(
@@ -40,7 +40,7 @@ global_asm!(
     ".popsection",
 );
 
-/// The calling thread's [`NOTE_BYTES`].
+/// Returns the calling thread's [`NOTE_BYTES`].
 #[inline]
 pub fn note() -> *mut u8 {
     let pointer: *mut u8;
@@ -59,8 +59,8 @@ pub fn note() -> *mut u8 {
     pointer
 }
 
-/// The body of a function whose arguments have no fixed number: makes a list of all behind the first, by putting those that
-/// came in registers before those on the stack, and calls `$body` with the first and it.
+/// The body of a variadic function: makes a list of all arguments but the first, by putting those that came in registers
+/// before those on the stack, and calls `$body` with the first argument and the list.
 #[cfg(not(test))]
 macro_rules! list_arguments {
     ($body:ident) => {
@@ -82,8 +82,8 @@ macro_rules! list_arguments {
     };
 }
 
-/// The body of `vfork`: goes on in the function whose address `$vfork` holds, and notes so in `$vforked`; where there are
-/// `$rings`, in `$fork`. No frame of ours may lie between the two returns.
+/// The body of `vfork`: sets `$vforked`, and jumps to the function whose address is in `$vfork`; if `$rings` is set,
+/// jumps to `$fork` instead. No frame of this library may exist between the two returns of the call.
 #[cfg(not(test))]
 macro_rules! vfork {
     ($vfork:path, $vforked:path, unless $rings:path, $fork:path) => {
@@ -106,8 +106,9 @@ macro_rules! vfork {
     };
 }
 
-/// The body of a thread's first function: goes on in the function, and with the argument, that `$begins` answers to what the thread
-/// was given. No frame of ours may lie below the program's: a C library that cancels a thread unwinds all.
+/// The body of a thread's first function: calls `$begins` with the data for the thread, and jumps to the function that it returns,
+/// with the argument that it returns. No frame of this library may be below the program's, because a C library that cancels a
+/// thread unwinds all frames.
 #[cfg(not(test))]
 macro_rules! begin_thread {
     ($begins:path) => {
@@ -125,7 +126,8 @@ macro_rules! begin_thread {
     };
 }
 
-/// The body of a function of three arguments at most, that goes on in the function whose address `$next` answers: that function sees its caller.
+/// The body of a function of three arguments at most: calls `$next`, and jumps to the function that it returns, which so sees the original
+/// caller.
 #[cfg(not(test))]
 macro_rules! go_on_in {
     ($next:path) => {
@@ -149,5 +151,5 @@ macro_rules! go_on_in {
 #[cfg(not(test))]
 pub(crate) use {begin_thread, go_on_in, list_arguments, vfork};
 
-/// Words of glibc's `ucontext_t` before its signal mask.
+/// The number of words of glibc's `ucontext_t` before its signal mask.
 pub const CONTEXT_WORDS: usize = 5;

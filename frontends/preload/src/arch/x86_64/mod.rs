@@ -11,10 +11,10 @@ compile_error!(
      save the vector registers that such code changes"
 );
 
-/// Where the GNU C library keeps a thread's number (`tid` of `struct pthread`), behind the thread pointer.
+/// The offset of a thread's number (`tid` of `struct pthread`) from the thread pointer in the GNU C library.
 pub const THREAD_NUMBER: Option<isize> = Some(0x2d0);
 
-/// Bytes of thread-local storage for [`crate::inside`].
+/// The size in bytes of the thread-local storage for [`crate::inside`].
 pub const NOTE_BYTES: usize = 24;
 
 global_asm!(
@@ -28,7 +28,7 @@ global_asm!(
     ".popsection",
 );
 
-/// The calling thread's [`NOTE_BYTES`].
+/// Returns the calling thread's [`NOTE_BYTES`].
 #[inline]
 pub fn note() -> *mut u8 {
     let pointer: *mut u8;
@@ -44,13 +44,13 @@ pub fn note() -> *mut u8 {
     pointer
 }
 
-/// The body of a function whose arguments have no fixed number: makes a list of all behind the first, by putting those that
-/// came in registers before those on the stack, and calls `$body` with the first and it.
+/// The body of a variadic function: makes a list of all arguments but the first, by putting those that came in registers
+/// before those on the stack, and calls `$body` with the first argument and the list.
 #[cfg(not(test))]
 macro_rules! list_arguments {
     ($body:ident) => {
         core::arch::naked_asm!(
-            // The return address makes room for the last that came in a register.
+            // The place of the return address is used for the last argument that came in a register.
             "mov rax, [rsp]",
             "mov [rsp], r9",
             "push r8",
@@ -69,8 +69,8 @@ macro_rules! list_arguments {
     };
 }
 
-/// The body of `vfork`: goes on in the function whose address `$vfork` holds, and notes so in `$vforked`; where there are
-/// `$rings`, in `$fork`. No frame of ours may lie between the two returns.
+/// The body of `vfork`: sets `$vforked`, and jumps to the function whose address is in `$vfork`; if `$rings` is set,
+/// jumps to `$fork` instead. No frame of this library may exist between the two returns of the call.
 #[cfg(not(test))]
 macro_rules! vfork {
     ($vfork:path, $vforked:path, unless $rings:path, $fork:path) => {
@@ -87,8 +87,9 @@ macro_rules! vfork {
     };
 }
 
-/// The body of a thread's first function: goes on in the function, and with the argument, that `$begins` answers to what the thread
-/// was given. No frame of ours may lie below the program's: a C library that cancels a thread unwinds all.
+/// The body of a thread's first function: calls `$begins` with the data for the thread, and jumps to the function that it returns,
+/// with the argument that it returns. No frame of this library may be below the program's, because a C library that cancels a
+/// thread unwinds all frames.
 #[cfg(not(test))]
 macro_rules! begin_thread {
     ($begins:path) => {
@@ -103,7 +104,8 @@ macro_rules! begin_thread {
     };
 }
 
-/// The body of a function of three arguments at most, that goes on in the function whose address `$next` answers: that function sees its caller.
+/// The body of a function of three arguments at most: calls `$next`, and jumps to the function that it returns, which so sees the original
+/// caller.
 #[cfg(not(test))]
 macro_rules! go_on_in {
     ($next:path) => {
@@ -124,5 +126,5 @@ macro_rules! go_on_in {
 #[cfg(not(test))]
 pub(crate) use {begin_thread, go_on_in, list_arguments, vfork};
 
-/// Words of glibc's `ucontext_t` before its signal mask.
+/// The number of words of glibc's `ucontext_t` before its signal mask.
 pub const CONTEXT_WORDS: usize = 37;

@@ -28,9 +28,8 @@ pub fn has_other_calls(bytes: &[u8]) -> bool {
     words.any(|(at, chunk)| is_number(word(chunk)) && call_after(bytes, at).is_none())
 }
 
-/// True if `bytes` contain a call whose number may be one for which `is_harmless` is false, and which is none of the three calls. A branch to a
-/// stub is such a call: of each branch, `serves` is asked whether it leads to the stub of a site that ends there, both by distances from the beginning of
-/// `bytes`.
+/// True if `bytes` contain a call other than the three calls, and its number is not known to be harmless. A branch to a stub is such a call: for each
+/// branch, `serves` says whether it leads to the stub of the site that ends there. Both arguments are distances from the beginning of `bytes`.
 pub fn has_calls_but(
     bytes: &[u8],
     is_harmless: impl Fn(u32) -> bool,
@@ -52,7 +51,8 @@ pub fn has_calls_but(
         let Some((from, _)) = last else { return true };
         paths.push((from, call));
     }
-    // Compilers let calls share their end: a number counts only where no branch passes by it.
+    // Compilers let calls share their ends: a number is known only if no branch leads to the code between it and the
+    // call.
     !paths.is_empty()
         && (0..bytes.len() / WORD).any(|index| {
             let target = branch_target(index, at(index));
@@ -67,7 +67,7 @@ pub fn has_calls_but(
 
 /// Returns the index of the instruction to which the one at `index` branches, with or without a condition.
 fn branch_target(index: usize, instruction: u32) -> Option<usize> {
-    // The distance is a field of so many bits, at this place.
+    // The distance is a field of `bits` bits at the bit `place`.
     let (bits, place) = match instruction {
         // b
         _ if instruction & 0xfc00_0000 == 0x1400_0000 => (26, 0),
@@ -81,20 +81,20 @@ fn branch_target(index: usize, instruction: u32) -> Option<usize> {
     index.checked_add_signed(distance as isize)
 }
 
-/// Returns how far a `b` leads, in bytes.
+/// Returns the distance of a `b`, in bytes.
 fn branch_distance(instruction: u32) -> Option<isize> {
     let is_branch = instruction & 0xfc00_0000 == 0x1400_0000;
     is_branch.then(|| ((instruction << 6).cast_signed() >> 4) as isize)
 }
 
-/// True if an instruction branches, or has x8 in the field that names the destination in most instructions.
+/// True if an instruction branches, or names x8 in the field that is the destination of most instructions.
 fn changes(instruction: u32) -> bool {
     let leaves = instruction & 0x7c00_0000 == 0x1400_0000 || instruction & 0xfe00_0000 == 0xd600_0000;
     leaves || instruction & 0x1f == 8
 }
 
-/// Returns the offset of the site before offset `next`, where a call was made: the `svc`, if one of the three numbers leads to it. An
-/// `svc` without such a number makes other calls, too, perhaps on a stack with little room.
+/// Returns the offset of the site that ends at offset `next`, where a call was made: of the `svc`, if one of the three numbers leads
+/// to it. An `svc` without such a number makes other calls, too, perhaps on a stack with little room.
 pub fn site_before(bytes: &[u8], next: usize) -> Option<usize> {
     let start = next.checked_sub(WORD)?;
     if start % WORD != 0 || !is_call(word(bytes.get(start..next)?)) {
@@ -213,9 +213,9 @@ mod tests {
     #[test]
     fn branches_are_followed() {
         assert_eq!(sites(&[NUMBER, 0x1400_0002, NOP, CALL]), [(0, 4)]);
-        // To a call that lies before the number.
+        // The branch leads to a call before the number.
         assert_eq!(sites(&[CALL, NOP, NUMBER, 0x17ff_fffd]), [(0, 1)]);
-        // Out of the code, and in an endless loop.
+        // The branch leads out of the code, and in an endless loop.
         assert_eq!(sites(&[NUMBER, 0x1400_1000, CALL]), []);
         assert_eq!(sites(&[NUMBER, 0x17ff_0000, CALL]), []);
         assert_eq!(sites(&[NUMBER, 0x1400_0000, CALL]), []);

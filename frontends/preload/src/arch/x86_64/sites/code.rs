@@ -8,13 +8,13 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
 
-/// The distance that a jump reaches, minus the lengths of a site and of a block.
+/// The distance that a jump reaches, minus the sizes of a site and of a block.
 pub const REACH: usize = (1 << 31) - (1 << 20);
 /// The offset in a stub of the entry's address, which is at the stub's end.
 const ENTRY: usize = STUB - 8;
 /// The instruction that traps: `int3`.
 pub const FILL: u8 = 0xcc;
-/// True: stubs may be added to a block while threads execute its others, because a processor sees writes to code.
+/// True: stubs may be added to a page while threads execute its other stubs, because a processor sees writes to code.
 pub const ADDS_BESIDE_THREADS: bool = true;
 /// The length of the instructions that enter the engine, from the first `lea` to the `jmp`, in bytes.
 const ENTERS: u8 = 5 + 6 + 8 + 5;
@@ -31,7 +31,8 @@ pub fn changes_whole(site: &Site) -> bool {
     site.start % 8 + MOVE <= 8
 }
 
-/// The calls that stubs take whose number comes from another register: the three, and those that close or duplicate descriptors.
+/// The calls that a stub handles if its number comes from another register: the three, and calls that close or duplicate
+/// descriptors.
 const TAKEN: [u32; 9] = [
     raw::__NR_io_uring_setup,
     raw::__NR_io_uring_enter,
@@ -48,7 +49,7 @@ const TAKEN: [u32; 9] = [
 struct Emitter {
     bytes: [u8; STUB],
     length: usize,
-    /// The address at which the code will lie.
+    /// The address at which the code will be.
     address: usize,
 }
 
@@ -72,12 +73,12 @@ fn distance(from: usize, to: usize) -> Option<i32> {
 }
 
 /// Returns the stub of a site whose bytes are `body`, for the address `address`. With a `mark`, the stub enters the engine only if the byte
-/// at `mark` is not zero, or if the call makes a ring. If the number comes from another register, other calls than those of `TAKEN` go back
-/// to the site.
+/// at `mark` is not zero, or if the call makes a ring. If the number comes from another register, the stub returns to the site for calls
+/// that are not in `TAKEN`.
 pub fn stub(site: &Site, body: &[u8], mark: Option<usize>, address: usize) -> Option<[u8; STUB]> {
     /// The length of a test of the number, which changes rcx only.
     const ASKS: usize = 6 + 2;
-    // All of the site but the `syscall` is copied.
+    // The whole site except the `syscall` is copied.
     let (copied, call) = body.split_at(body.len() - 2);
     let asks = !has_number(body);
     let mark = mark.filter(|_| !is_setup(body));

@@ -114,8 +114,8 @@ pub fn has_other_calls(bytes: &[u8]) -> bool {
     has
 }
 
-/// True if `bytes` contain a call whose number may be one for which `is_harmless` is false, except at sites that jump to a stub. Of each jump,
-/// `serves` is asked whether it leads to the stub of a site that ends there: both by distances from the beginning of `bytes`.
+/// True if `bytes` contain a call whose number is not known to be harmless, except at sites that jump to a stub. For each jump, `serves` says
+/// whether it leads to the stub of the site that ends there. Both arguments are distances from the beginning of `bytes`.
 ///
 /// Jumps through a register, or a table, into the code between a number and its call are not noticed.
 pub fn has_calls_but(
@@ -126,7 +126,7 @@ pub fn has_calls_but(
     const X32: u32 = 1 << 30;
     let is_harmless = |number: u32| number & X32 == 0 && is_harmless(number);
     let (mut has, mut paths) = (has_old_call(bytes), Vec::new());
-    // What takes longer comes last: most calls are known by then.
+    // The slower tests come last, because most calls are known before them.
     let known_from = |call| {
         patched_from(bytes, call, &serves).or_else(|| {
             let (at, number) = number_before(bytes, call)?;
@@ -150,8 +150,8 @@ pub fn has_calls_but(
     has || jumps_into(bytes, &paths)
 }
 
-/// True if the bytes at offset `call` may be a call, and not a part of something else. Where it is not certain that an instruction begins there, as in
-/// tables and behind them, only if they follow a move of a number that is not harmless.
+/// True if the bytes at offset `call` may be a call, and not a part of something else. If it is not certain that an instruction begins there, as in
+/// tables and behind them, true only if they follow a move of a number that is not harmless.
 fn may_be_call(bytes: &[u8], call: usize, is_harmless: impl Fn(u32) -> bool) -> bool {
     is_start(bytes, call)
         || number_before(bytes, call).is_some_and(|(_, number)| !is_harmless(number))
@@ -169,15 +169,16 @@ fn has_old_call(bytes: &[u8]) -> bool {
     })
 }
 
-/// Code that comes to a call with a known number, unless a jump leads into it: compilers let calls share their end.
+/// The code from the load of a known number to its call. Compilers let calls share their ends, so a jump may lead into
+/// the code.
 struct Path {
-    /// The instruction that gives the number.
+    /// The instruction that loads the number.
     from: usize,
     call: usize,
 }
 
 impl Path {
-    /// True if a jump from outside leads past the instruction that gives the number.
+    /// True if a jump from outside leads behind the instruction that loads the number.
     fn is_joined(&self, jump: usize, target: usize) -> bool {
         target > self.from && target <= self.call && !(self.from..self.call).contains(&jump)
     }
@@ -197,7 +198,7 @@ fn jumps_into(bytes: &[u8], paths: &[Path]) -> bool {
             && may_be_start(bytes, jump)
     };
     let mut has = paths.iter().any(|path| {
-        // As far as a jump with a distance of one byte reaches.
+        // The reach of a jump with a distance of one byte.
         let near = path.from.saturating_sub(130)..(path.call + 129).min(bytes.len());
         near.into_iter().any(|at| {
             let is_short = matches!(bytes[at], 0x70..=0x7f | 0xe0..=0xe3 | 0xeb);
@@ -219,7 +220,7 @@ fn jumps_into(bytes: &[u8], paths: &[Path]) -> bool {
     has
 }
 
-/// Returns where a jump before the `syscall` at offset `call` begins that leads to the stub of this site.
+/// Returns the beginning of a jump before the `syscall` at offset `call` that leads to the stub of this site.
 fn patched_from(bytes: &[u8], call: usize, serves: impl Fn(isize, usize) -> bool) -> Option<usize> {
     let last = call.checked_sub(MOVE)?;
     (last.saturating_sub(BETWEEN)..=last).rev().filter(|&start| bytes[start] == JUMP_OPCODE).find(|&start| {
@@ -229,8 +230,8 @@ fn patched_from(bytes: &[u8], call: usize, serves: impl Fn(isize, usize) -> bool
     })
 }
 
-/// Returns the number of the call at offset `call`, and where it is moved to eax, if straight-line code follows that, and these bytes are
-/// instructions.
+/// Returns the number of the call at offset `call`, and the offset of the `mov` to eax that loads it, if straight-line code leads from
+/// there to the call.
 fn number_before(bytes: &[u8], call: usize) -> Option<(usize, u32)> {
     let last = call.checked_sub(MOVE)?;
     let start = (last.saturating_sub(BETWEEN)..=last)
@@ -282,7 +283,7 @@ fn number_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes)
 }
 
-/// True if the instructions from `at` on reach a `syscall`, before they leave for good or set another number.
+/// True if the instructions from `at` on reach a `syscall` before they leave the code or load another number.
 fn comes_to_call(bytes: &[u8], mut at: usize) -> bool {
     let end = at + 2 * BETWEEN;
     while at < end
@@ -355,8 +356,8 @@ fn site_length(bytes: &[u8], is_taken: impl Fn(u32) -> bool) -> Option<usize> {
     None
 }
 
-/// Returns the length of the instruction at the beginning of `bytes`, if it may run at any address: no jump, nothing
-/// relative to the instruction pointer, no use of the stack pointer except in addresses and in pushes of registers.
+/// Returns the size of the instruction at the beginning of `bytes`, if it can run at any address: not a jump, not
+/// relative to the instruction pointer, and with the stack pointer only in addresses and in pushes of registers.
 fn movable_length(bytes: &[u8]) -> Option<usize> {
     // A 16-bit mov; with an immediate, its length would differ from that of the 32-bit form.
     if let [0x66, rest @ ..] = bytes {
@@ -529,13 +530,14 @@ mod tests {
         assert_eq!(sites(&code), [(start, 14)]);
         assert_eq!(site_before(&code, start + 14), Some(start));
         assert!(!has_number(&code[start..]) && !is_setup(&code[start..]));
-        // Another register has the number, or the register has another number: this is unknown before the call is made.
+        // Another register has the number, or the register has another number: the site is not recognised before the
+        // call is made.
         for (at, byte) in [(3, 0xbe), (4, 0xa0)] {
             let mut other = code.clone();
             other[at] = byte;
             assert_eq!((sites(&other), site_before(&other, start + 14)), (Vec::new(), Some(start)), "{at}");
         }
-        // No instruction is as long as a jump.
+        // No instruction is as long as a jump, so there is no room for one.
         let mut short = code;
         short.splice(start..start + 5, [0x49, 0x89, 0xc1, 0x66, 0x90]);
         assert_eq!(sites(&short), []);
@@ -578,7 +580,7 @@ mod tests {
         }
     }
 
-    /// Calls whose number is known to be harmless, and calls whose number is another one or unknown.
+    /// Calls whose number is known to be harmless, and calls whose number is not harmless or not known.
     #[test]
     fn calls_but_some() {
         let call = |number: u8, between: &[u8]| [&[0xb8, number, 0, 0, 0], between, &SYSCALL].concat();
@@ -601,7 +603,8 @@ mod tests {
         }
     }
 
-    /// A number counts only where no jump passes by it; calls of 32-bit programs have any number.
+    /// A number is known only if no jump leads to the code between it and the call. Numbers of 32-bit calls have
+    /// another meaning.
     #[test]
     fn calls_that_share_their_end() {
         const ADDS: [u8; 2] = [0x31, 0xf6]; // xor %esi,%esi
@@ -639,7 +642,7 @@ mod tests {
         assert!(has_calls_but(&x32, |number| number != 3, |_, _| false));
     }
 
-    /// Other calls are sites, too, if they are asked for; their jumps to stubs are known again, and other jumps are not.
+    /// Other calls are sites, too, if they are selected. Their jumps to stubs are recognised, and other jumps are not.
     #[test]
     fn patched_calls() {
         let code = |first: [u8; MOVE]| {

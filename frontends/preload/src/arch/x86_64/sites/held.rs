@@ -1,12 +1,12 @@
-//! Numbers that compilers keep in a register, for a function that makes a call several times.
+//! Numbers that compilers keep in a register, for functions that make a call several times.
 //!
-//! The number is known if the code from the `mov $number,%register` on comes to the call without another change of the register: by
-//! instructions that follow one another, and, behind an instruction that does not go on, by a jump that was passed. Whether jumps lead from elsewhere
-//! into that code is for the caller to find out.
+//! The number is known if the code from `mov $number,%register` to the call does not change the register otherwise: the instructions follow one
+//! another, and code behind an instruction that leaves is reached by a jump in the code before. The caller must check whether jumps from elsewhere
+//! lead into this code.
 
 use super::length::{is_start, length};
 
-/// The number of bytes before a call that are searched: about a function.
+/// The number of bytes before a call that are searched, about the size of a function.
 const BEFORE: usize = 512;
 /// The number of bytes between the `mov` to eax and the call.
 const BETWEEN: usize = 48;
@@ -14,10 +14,12 @@ const EAX: u8 = 0;
 const RCX: u8 = 1;
 const RDX: u8 = 2;
 const R11: u8 = 11;
-/// The registers that a called function preserves: rbx, rbp, r12 to r15. The stack pointer is none that numbers are kept in.
+/// The registers that a called function preserves: rbx, rbp, r12 to r15. The stack pointer is omitted, because no number is
+/// kept in it.
 const PRESERVED: [u8; 6] = [3, 5, 12, 13, 14, 15];
 
-/// Returns the number of the `syscall` at offset `call`, if a register holds it, and where the instruction begins that sets the register.
+/// Returns the number of the `syscall` at offset `call`, if a register holds it, and the offset of the instruction that sets the
+/// register.
 pub fn number(bytes: &[u8], call: usize) -> Option<(usize, u32)> {
     let (start, register) = (call.saturating_sub(BETWEEN)..call).rev().find_map(|start| {
         let instruction = Instruction::at(&bytes[..call], start)?;
@@ -38,9 +40,9 @@ fn given_number(bytes: &[u8], register: u8) -> Option<(usize, u32)> {
     Some((prefix + 5, u32::from_le_bytes(*operand)))
 }
 
-/// True if the instructions from `at` on come to `end`, and leave the register as it is.
+/// True if the instructions from `at` on reach `end`, and do not change the register.
 fn comes_to(bytes: &[u8], mut at: usize, end: usize, register: u8) -> bool {
-    // Where the jumps that were passed lead.
+    // The targets of the jumps so far.
     let (mut targets, mut count) = ([0; 16], 0);
     while at < end {
         let Some(instruction) = Instruction::at(bytes, at).filter(|one| !one.may_change(register)) else {
@@ -61,9 +63,9 @@ fn comes_to(bytes: &[u8], mut at: usize, end: usize, register: u8) -> bool {
     at == end
 }
 
-/// An instruction, as far as it has to be known.
+/// The parts of an instruction that matter here.
 struct Instruction<'a> {
-    /// From the opcode on, without the prefixes.
+    /// The bytes from the opcode on, without the prefixes.
     code: &'a [u8],
     rex: u8,
     length: usize,
@@ -87,22 +89,22 @@ impl<'a> Instruction<'a> {
         self.code.get(at).copied().unwrap_or(0)
     }
 
-    /// The register in the middle field of the operands at an offset.
+    /// Returns the register in the middle field of the operands at an offset.
     fn middle(&self, at: usize) -> u8 {
         self.byte(at) >> 3 & 7 | (self.rex & 4) << 1
     }
 
-    /// The register in the low field, if that is not memory.
+    /// Returns the register in the low field of the operands; `None` if the operand is memory.
     fn low(&self, at: usize) -> Option<u8> {
         (self.byte(at) >> 6 == 3).then(|| self.byte(at) & 7 | (self.rex & 1) << 3)
     }
 
-    /// The register that the opcode names.
+    /// Returns the register that the opcode names.
     fn named(&self, at: usize) -> u8 {
         self.byte(at) & 7 | (self.rex & 1) << 3
     }
 
-    /// The register that the instruction moves to eax.
+    /// Returns the register that the instruction moves to eax.
     fn moved_to_eax(&self) -> Option<u8> {
         let (from, to) = match self.byte(0) {
             0x89 => (Some(self.middle(1)), self.low(1)?),
@@ -112,7 +114,7 @@ impl<'a> Instruction<'a> {
         from.filter(|&from| to == EAX && from != EAX)
     }
 
-    /// The distance of a jump whose target is in the code.
+    /// Returns the distance of a jump whose target is in the instruction.
     fn jump(&self) -> Option<isize> {
         match (self.byte(0), self.byte(1)) {
             (0x70..=0x7f | 0xeb, distance) => Some(distance.cast_signed().into()),
@@ -124,20 +126,21 @@ impl<'a> Instruction<'a> {
         }
     }
 
-    /// True if the next instruction does not follow.
+    /// True if the next instruction is not executed after this one.
     fn leaves(&self) -> bool {
         matches!(self.byte(0), 0xc2 | 0xc3 | 0xcc | 0xe9 | 0xeb | 0xf4)
             || self.byte(0) == 0xff && matches!(self.byte(1) >> 3 & 7, 4 | 5)
             || self.code.starts_with(&[0x0f, 0x0b])
     }
 
-    /// True if the instruction may change a register. What is not known may.
+    /// True if the instruction may change a register. Unknown instructions may change any.
     fn may_change(&self, register: u8) -> bool {
         let extension = self.byte(1) >> 3 & 7;
         let is_low = |at| self.low(at) == Some(register);
         match self.byte(0) {
             0x0f => self.may_change_by_second(register),
-            // Computations, whose third bit says which operand is the result; those with an operand in the code change eax.
+            // Computations: bit 1 of the opcode says which operand is the result; those with an immediate operand change
+            // eax.
             opcode @ 0x00..=0x3f => match opcode & 7 {
                 _ if opcode >= 0x38 => false,
                 0 | 1 => is_low(1),
@@ -229,7 +232,7 @@ mod tests {
         for (code, is) in between {
             assert_eq!(found(&[&GIVEN, code, &TAKEN]), is.then_some(9), "{code:x?}");
         }
-        // sbb %rdx,%rdx; imul %rdx,%rsi leave eax; imul %rdx,%rax does not.
+        // sbb %rdx,%rdx; imul %rdx,%rsi do not change eax; imul %rdx,%rax does.
         assert_eq!(found(&[&GIVEN, &TAKEN, &[0x48, 0x19, 0xd2, 0x48, 0x0f, 0xaf, 0xf2]]), Some(9));
         assert_eq!(found(&[&GIVEN, &TAKEN, &[0x48, 0x0f, 0xaf, 0xc2]]), None);
     }
@@ -242,7 +245,7 @@ mod tests {
         assert_eq!(found(&[&given, &[0xe8, 0, 0, 0, 0], &taken]), None);
     }
 
-    /// The number that another function is given is not that of a function with any number.
+    /// A number that is loaded in one function is not known in the next function, whose number may be any.
     #[test]
     fn numbers_of_other_functions() {
         // mov $9,%edi; jmp; mov %rdi,%rax

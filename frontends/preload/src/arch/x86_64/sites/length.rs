@@ -1,38 +1,39 @@
-//! The lengths of instructions, and where they begin.
+//! The sizes of instructions, and their beginnings.
 
 /// The maximum length of an instruction in bytes.
 const LONGEST: usize = 15;
 
-/// True if an instruction begins at `start`.
+/// True if an instruction certainly begins at `start`.
 ///
-/// Instructions have any length, and bytes of one may look like another. But among any fifteen bytes at least one instruction begins: of
-/// the chains of instructions from these bytes, one is the true chain. The others join it after a few instructions. So if all
-/// chains reach `start`, an instruction begins there; if one chain misses it, perhaps none begins there.
+/// Instructions have different sizes, and bytes of one may look like another. But at least one instruction begins among any fifteen
+/// bytes: of the chains of instructions from these bytes, one is the true chain. The others merge with it after a few instructions. So
+/// if all chains reach `start`, an instruction begins there; if one chain misses it, perhaps none begins there.
 pub fn is_start(bytes: &[u8], start: usize) -> bool {
     let (arrived, passed) = follow_chains(bytes, start, |_, passed| passed);
     arrived && !passed
 }
 
-/// True if an instruction may begin at `start`: a chain comes there, or none goes past it, as behind data.
+/// True if an instruction may begin at `start`: a chain reaches it, or no chain passes it, as behind data.
 pub fn may_be_start(bytes: &[u8], start: usize) -> bool {
     let (arrived, passed) = follow_chains(bytes, start, |arrived, _| arrived);
     arrived || !passed
 }
 
-/// Returns whether some chain arrives at `start`, and whether some goes past it. Follows no more of them once `is_enough` of the two.
+/// Returns whether a chain reaches `start`, and whether a chain passes it. Stops as soon as `is_enough` is true for the two.
 fn follow_chains(bytes: &[u8], start: usize, is_enough: impl Fn(bool, bool) -> bool) -> (bool, bool) {
     const BACK: usize = 96;
     let first = start.saturating_sub(BACK);
     // A mapping begins with an instruction.
     let chains = if first == 0 { 1 } else { LONGEST };
-    // The places that an earlier chain came by, as bits: a chain that comes to one of them goes on as that did.
+    // The offsets that earlier chains have visited, as bits: a chain that reaches one of them continues as the earlier
+    // chain did.
     let mut known: u128 = 0;
     let (mut arrived, mut passed) = (false, false);
     for begin in first..first + chains {
         let mut at = begin;
         while at < start && known >> (at - first) & 1 == 0 {
             known |= 1 << (at - first);
-            // A byte sequence that is no instruction is not in the true chain.
+            // A chain that reaches invalid bytes is not the true one.
             let Some(length) = bytes.get(at..).and_then(length) else { break };
             at += length;
         }
@@ -189,7 +190,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// Compares with binutils' disassembly of a whole library.
+    /// Compares the sizes with those of binutils' disassembler, for a whole library.
     #[test]
     fn lengths_are_those_of_a_disassembler() {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();

@@ -1,7 +1,7 @@
 //! Call sites: their form, and how they are patched.
 //!
-//! The instruction in front of nearly every `syscall` that enters a ring, or closes a descriptor, is a `mov` of the number to eax: five bytes, as
-//! long as a jump. So
+//! In front of nearly every `syscall` that enters a ring, or closes a descriptor, there is a `mov` of the number to eax. It has five bytes, as a
+//! jump has. So
 //!
 //! ```text
 //!        mov  $426,%eax   ->       jmp  stub         stub: mov  $426,%eax
@@ -60,7 +60,7 @@ pub use decode::{for_each_site, has_calls_but, has_other_calls, knows_number, si
 /// False: linkers place read-only data in a segment of its own, or before the code.
 pub const HAS_DATA_BEHIND_CODE: bool = false;
 
-/// Does nothing: there is nothing to ask on this architecture.
+/// Does nothing: this architecture has nothing to learn.
 pub fn learn() {}
 
 /// Returns `None`: pages of code are not guarded on this architecture.
