@@ -1,11 +1,11 @@
-//! `copy SOURCE TARGET`: copies a file, several pieces at a time.
+//! `copy SOURCE TARGET`: copies a file in pieces, several of them concurrently.
 
 use anyring::{Fd, Id, Ring, Token, op};
 use std::collections::HashMap;
 
-/// Bytes of a piece.
+/// The size of a piece in bytes.
 const PIECE: u64 = 128 << 10;
-/// Pieces under way.
+/// The maximum number of pieces in progress.
 const MOST: u32 = 8;
 
 /// The step of a request for a piece, of which the part from `at` to `end` is still to be copied.
@@ -57,7 +57,7 @@ fn copy(ring: &mut Ring, source: &Fd, target: &Fd, length: u64) -> Result<(), an
             }
             Doing::Write(write) => {
                 let (count, buffer) = completion.take(write).expect("it is that one");
-                // What a short read or write left is read next, else another piece.
+                // If a read or write was short, the rest of the piece is read next, otherwise another piece.
                 piece.at += count? as u64;
                 if piece.at >= piece.end {
                     let Some(at) = starts.next() else { continue };

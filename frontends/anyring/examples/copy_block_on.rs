@@ -1,5 +1,5 @@
-//! `copy_block_on SOURCE TARGET`: copies a file, several pieces at a time, without a runtime: the ring has a thread of its
-//! own, and this one sleeps until its future is woken.
+//! `copy_block_on SOURCE TARGET`: copies a file in pieces, several of them concurrently, without a runtime: the ring has a
+//! thread of its own, and the main thread sleeps until its future is woken.
 
 #[path = "shared/copy.rs"]
 mod shared;
@@ -29,7 +29,7 @@ impl Wake for Unpark {
     }
 }
 
-/// All that an executor needs to have.
+/// The smallest executor: polls one future until it is ready.
 fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));

@@ -1,4 +1,4 @@
-//! `copy_tokio SOURCE TARGET`: copies a file, several pieces at a time, as a task of tokio.
+//! `copy_tokio SOURCE TARGET`: copies a file in pieces, several of them concurrently, as a task of tokio.
 
 #[path = "shared/copy.rs"]
 mod shared;

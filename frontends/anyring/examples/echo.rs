@@ -1,14 +1,13 @@
-//! Sends back whatever its clients send: one multishot accept, and for each connection a multishot receive and one
-//! send at a time.
+//! An echo server: one multishot accept, and for each connection a multishot receive and at most one send at a time.
 //!
-//! `echo [ADDRESS [CONNECTIONS]]` listens on 127.0.0.1:7777 if it is told nothing else, and ends after so many
-//! connections have.
+//! `echo [ADDRESS [CONNECTIONS]]` listens on 127.0.0.1:7777 by default, and ends when CONNECTIONS connections have
+//! ended (by default never).
 
 use anyring::{Buffers, Error, Fd, Id, MultiToken, Received, Ring, Token, op};
 use std::collections::{HashMap, VecDeque};
 use std::net::TcpListener;
 
-/// The request's step, and the connection that it is for.
+/// The step of a request, and the number of the connection.
 enum Doing {
     Receive(MultiToken<op::RecvMulti>, usize),
     Send(Token<op::Send<Received>>, usize),
@@ -16,7 +15,7 @@ enum Doing {
 
 struct Connection {
     socket: Fd,
-    /// The data to be sent behind what is being sent.
+    /// Received data that is sent after the send in flight.
     waiting: VecDeque<Received>,
     sending: bool,
 }
@@ -57,7 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 server.received(receive, number, received)?;
             }
             Some(Doing::Send(send, number)) => {
-                // The buffer goes back to its group here.
+                // Taking the result returns the buffer to its group.
                 let (result, _) = completion.take(send).expect("it is that one");
                 server.sent(number, result)?;
             }
@@ -88,9 +87,9 @@ impl Server {
                 self.doing.insert(receive.id(), Doing::Receive(receive, number));
                 self.send(number)
             }
-            // All buffers are out: some come back with what is being sent.
+            // All buffers are in use; the sends in flight will return theirs.
             Err(error) if error.errno() == libc::ENOBUFS => self.receive(number),
-            // The client has gone.
+            // The client has closed the connection.
             _ => {
                 self.connections.remove(&number);
                 Ok(())
@@ -98,7 +97,7 @@ impl Server {
         }
     }
 
-    /// Sends what waits, if nothing is being sent: what is sent at the same time may overtake.
+    /// Sends the oldest waiting data, unless a send is in flight: concurrent sends could change the order of the data.
     fn send(&mut self, number: usize) -> Result<(), Error> {
         let Some(connection) = self.connections.get_mut(&number).filter(|it| !it.sending) else {
             return Ok(());

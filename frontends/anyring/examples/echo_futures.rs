@@ -1,8 +1,8 @@
-//! Sends back whatever its clients send, without a runtime: the ring has a thread of its own, and the futures are polled by
-//! the little executor of the crate `futures-executor`, which knows nothing of I/O.
+//! An echo server without a runtime: the ring has a thread of its own, and the futures are polled by the small executor of
+//! the crate `futures-executor`, which has no support for I/O.
 //!
-//! `echo_futures [ADDRESS [CONNECTIONS]]` listens on 127.0.0.1:7777 if it is told nothing else, and ends after so many
-//! connections have.
+//! `echo_futures [ADDRESS [CONNECTIONS]]` listens on 127.0.0.1:7777 by default, and ends when CONNECTIONS connections have
+//! ended (by default never).
 
 #[path = "shared/echo.rs"]
 mod shared;
@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut pool = LocalPool::new();
     let tasks = pool.spawner();
     pool.run_until(serve(TcpListener::bind(address)?, most, tasks))?;
-    // The connections that are left.
+    // Waits for the remaining connections.
     pool.run();
     Ok(())
 }

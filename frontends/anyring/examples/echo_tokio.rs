@@ -1,7 +1,7 @@
-//! Sends back whatever its clients send, as tasks of tokio: the ring is driven by one of them, in the only thread.
+//! An echo server of tokio tasks in a single thread; one of the tasks drives the ring.
 //!
-//! `echo_tokio [ADDRESS [CONNECTIONS]]` listens on 127.0.0.1:7777 if it is told nothing else, and ends after so many
-//! connections have.
+//! `echo_tokio [ADDRESS [CONNECTIONS]]` listens on 127.0.0.1:7777 by default, and ends when CONNECTIONS connections
+//! have ended (by default never).
 
 #[path = "shared/echo.rs"]
 mod shared;

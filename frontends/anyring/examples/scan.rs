@@ -1,14 +1,14 @@
-//! `scan DIRECTORY`: what the files below a directory hold together. Names and sizes are asked for by many requests at
-//! a time.
+//! `scan DIRECTORY`: prints the number and the total size of the files below a directory, which are queried by many
+//! concurrent requests.
 
 use anyring::{Error, Fd, Id, Ring, Token, op};
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-/// Requests under way.
+/// The maximum number of requests in flight.
 const MOST: usize = 64;
 
-/// The request's step, and the path that it is for.
+/// The step of a request.
 enum Doing {
     Open(Token<op::Open>),
     Read(Token<op::ReadNames<Vec<u8>>>, Fd),
@@ -18,7 +18,7 @@ enum Doing {
 struct Scan {
     ring: Ring,
     doing: HashMap<Id, (Doing, PathBuf)>,
-    /// Paths to be asked about.
+    /// Paths whose metadata has not been requested yet.
     waiting: Vec<PathBuf>,
     files: u64,
     bytes: u64,
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 impl Scan {
-    /// Asks about paths, as many as may be under way.
+    /// Requests the metadata of waiting paths, up to the maximum number of requests in flight.
     fn ask(&mut self) -> Result<(), Error> {
         while self.doing.len() < MOST {
             let Some(path) = self.waiting.pop() else { break };
@@ -47,7 +47,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Waits for an answer, and goes on with its path.
+    /// Waits for a completion, and pushes the next request for its path.
     fn step(&mut self) -> Result<(), Error> {
         let completion = self.ring.wait()?;
         let Some((doing, path)) = self.doing.remove(&completion.id()) else { return Ok(()) };
@@ -75,7 +75,7 @@ impl Scan {
                     self.waiting.push(path.join(name.name));
                 }
                 match result {
-                    // Nothing more.
+                    // The end of the directory.
                     Ok(0) => Ok(()),
                     Ok(_) => self.read(directory, bytes, &path),
                     Err(error) => Err(error),

@@ -1,4 +1,4 @@
-//! Timeouts and cancellation: a read that takes too long, and one that is given up.
+//! Timeouts and cancellation: a read with a time limit, a read that is cancelled, and a repeated timeout.
 
 use anyring::{Ring, op};
 use std::os::unix::net::UnixStream;
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert!(start.elapsed() >= Duration::from_millis(50));
     println!("too late: {error}");
 
-    // Cancelled by hand. The buffer comes back both times.
+    // A read that the program cancels. As above, the buffer comes back with the result.
     let token = ring.push(op::read(&reader, buffer))?;
     let cancel = ring.cancel(&token)?;
     ring.finish(cancel)??;
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(result.expect_err("nobody writes").errno(), libc::ECANCELED);
     println!("given up: {} bytes of room came back", buffer.capacity());
 
-    // A tick, three times.
+    // A timeout that expires three times.
     let mut ticks = ring.push_multi(op::timeout_multi(Duration::from_millis(10)).count(3))?;
     while let Some(tick) = ring.next(&mut ticks)? {
         tick?;

@@ -57,7 +57,7 @@ pub unsafe trait BufferMut: Buffer {
     /// Notes that `length` bytes were written, from the beginning.
     ///
     /// # Safety
-    /// So many bytes must have been written; `length` must not exceed the capacity.
+    /// The first `length` bytes must have been written; `length` must not exceed the capacity.
     unsafe fn set_length(&mut self, length: usize);
 }
 

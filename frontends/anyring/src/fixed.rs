@@ -59,8 +59,8 @@ const NOWHERE: u32 = i32::MAX as u32;
 
 /// A reserved place in a ring's table of files, into which an operation puts the file that it opens.
 ///
-/// [`Ring::slot`](crate::Ring::slot) reserves a place. Dropping the slot frees the place. Operations of another ring do
-/// not find it (`EINVAL`).
+/// [`Ring::slot`](crate::Ring::slot) reserves a place. Dropping the slot frees the place. Operations of another ring
+/// fail with `EINVAL`.
 #[derive(Debug)]
 pub struct FixedSlot {
     index: u32,

@@ -226,7 +226,7 @@ fn by_a_limit_of_descriptors() {
         return;
     }
     common::both(|engine| {
-        // Lets the engine make its own descriptors first.
+        // A first ring makes the engine create its own descriptors.
         drop(Builder::new(8).engine(engine).build().unwrap());
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the call writes the structure.

@@ -17,7 +17,8 @@ fn both(name: &str, body: fn()) {
     if std::env::var_os(TEST).is_some() {
         return body();
     }
-    // Other tests may have made rings in this process, so the kernel is asked without the C library's names.
+    // Other tests may have created rings in this process, so this test does not use the C library's names to check
+    // whether the kernel has io_uring.
     let kernel = anyring::Builder::new(1).engine(anyring::Engine::Kernel).build().is_ok();
     for engine in if kernel { ["user", "kernel"].as_slice() } else { &["user"] } {
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -271,7 +272,7 @@ fn rings_of_this_crate_beside_those_of_others() {
         for _ in 0..3 {
             let file = ring.run(op::open("/dev/zero")).unwrap().unwrap();
             assert_eq!(ring.run(op::read(&file, vec![1; 4])).unwrap().1, [0; 4]);
-            // Closed by a function that `everywhere!` defines.
+            // Dropping the file calls the `close` that `everywhere!` defines.
             drop(file);
         }
         drop(ring);

@@ -132,7 +132,7 @@ fn a_registered_directory(engine: Engine) {
     assert_eq!(results[1], (1, -libc::EBADF));
 }
 
-/// The entry that replaces a private one in the kernel's queue is not taken by the same call if an earlier entry is refused.
+/// If an earlier entry is refused, the same call does not take the entry that replaces a private one in the kernel's queue.
 #[both]
 fn a_registered_directory_behind_a_bad_entry(engine: Engine) {
     let mut ring = common::ring(engine);

@@ -1,15 +1,15 @@
-//! The copying that `copy_tokio` and `copy_block_on` do.
+//! Copies a file, for `copy_tokio` and `copy_block_on`.
 
 use anyring::{AsyncRing, Error, Fd, op};
 use futures_util::future::try_join_all;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of a piece.
+/// The size of a piece in bytes.
 const PIECE: u64 = 128 << 10;
-/// Pieces under way.
+/// The maximum number of pieces in progress.
 const MOST: u32 = 8;
 
-/// Copies a file; how many bytes.
+/// Copies a file; returns its number of bytes.
 pub async fn copy(ring: &AsyncRing, source: &str, target: &str) -> Result<u64, Error> {
     let source = ring.submit(op::open(source)).await??;
     let target = ring.submit(op::open(target).write().create().truncate()).await??;
@@ -20,7 +20,7 @@ pub async fn copy(ring: &AsyncRing, source: &str, target: &str) -> Result<u64, E
     Ok(length)
 }
 
-/// Copies a piece after the other, each of which nobody else copies.
+/// Copies one piece after the other. `next` is the offset of the next piece that no task copies yet.
 async fn pieces(
     ring: &AsyncRing,
     source: &Fd,
@@ -42,7 +42,7 @@ async fn pieces(
                 return Ok(());
             }
             let (count, written) = ring.submit(op::write(target, read).at(at)).await?;
-            // What a short read or write left is read next.
+            // If a read or write was short, the rest of the piece is read next.
             at += count? as u64;
             buffer = written;
         }

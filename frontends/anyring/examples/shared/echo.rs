@@ -1,17 +1,17 @@
-//! The echoing that `echo_tokio` and `echo_futures` do for a connection.
+//! Serves a connection of an echo server, for `echo_tokio` and `echo_futures`.
 
 use anyring::{AsyncRing, Buffers, Error, Fd, op};
 
-/// Sends back what comes, until the client has nothing more to say.
+/// Sends received data back until the client closes the connection.
 pub async fn echo(ring: AsyncRing, socket: Fd, buffers: Buffers) -> Result<(), Error> {
     loop {
         let mut received = ring.submit_multi(op::recv_multi(&socket, &buffers));
         while let Some(bytes) = received.next().await {
             match bytes? {
                 Ok(bytes) if bytes.is_empty() => return Ok(()),
-                // The buffer goes back to its group with the end of the send.
+                // The end of the send returns the buffer to its group.
                 Ok(bytes) => ring.submit(op::send(&socket, bytes).all()).await?.0.map(drop)?,
-                // All buffers were out: once more.
+                // All buffers were in use: the receive is submitted again.
                 Err(error) if error.errno() == libc::ENOBUFS => break,
                 Err(error) => return Err(error),
             }

@@ -287,7 +287,8 @@ impl<S: Submission> SubmissionQueue<'_, S> {
 
     /// True if the polling thread sleeps.
     pub fn needs_wakeup(&self) -> bool {
-        // The new tail must be visible before the flag is read, or the thread and the program could miss each other.
+        // The new tail must be visible before the flag is read, or the thread could sleep without having seen the new
+        // entries, while the program does not see the flag.
         fence(Ordering::SeqCst);
         self.sq.flags.load(Ordering::Relaxed) & IORING_SQ_NEED_WAKEUP != 0
     }

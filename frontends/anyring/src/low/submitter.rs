@@ -185,7 +185,7 @@ impl Submitter {
         unsafe { self.enter(submit, want as u32, flags, ptr::null(), 0) }
     }
 
-    /// Does what [`submit_and_wait`](Submitter::submit_and_wait) does, with options of the wait.
+    /// Works as [`submit_and_wait`](Submitter::submit_and_wait), with options of the wait.
     ///
     /// # Errors
     /// As for [`submit_and_wait`](Submitter::submit_and_wait), and `ETIME` if the time is over, unless entries were taken.
@@ -275,7 +275,8 @@ impl Submitter {
             flags |= abi::IORING_ENTER_GETEVENTS;
         }
         if self.has(abi::IORING_SETUP_SQPOLL) {
-            // The new tail must be visible before the flag is read, or the thread and the program could miss each other.
+            // The new tail must be visible before the flag is read, or the thread could sleep without having seen the
+            // new entries, while the program does not see the flag.
             fence(Ordering::SeqCst);
             if self.sq_flags.load(Ordering::Relaxed) & abi::IORING_SQ_NEED_WAKEUP != 0 {
                 flags |= abi::IORING_ENTER_SQ_WAKEUP;

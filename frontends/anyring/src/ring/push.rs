@@ -1,4 +1,4 @@
-//! Requests are pushed.
+//! Functions that push requests.
 
 use super::{Chain, Ring};
 use crate::Error;
@@ -127,7 +127,7 @@ impl Ring {
         (id, sqe.user_data(id.0))
     }
 
-    /// Does what [`enlist`](Ring::enlist) does for an operation with many completions.
+    /// Works as [`enlist`](Ring::enlist), for an operation with many completions.
     fn enlist_multi<M: Multishot>(&mut self, operation: M, source: Source) -> (Id, Sqe) {
         let opens = operation.opens_descriptors();
         let Vacancy { index, room } = self.requests.vacancy();

@@ -1,4 +1,4 @@
-//! Completions are awaited and taken.
+//! Functions that wait for completions and take them.
 
 use super::Ring;
 use crate::Error;
@@ -28,7 +28,7 @@ impl Ring {
         completion.ok_or_else(|| self.error(ErrorContext::Use("wait without end"), libc::ETIME))
     }
 
-    /// Does what [`wait`](Ring::wait) does, but waits for at most `time`. Returns `None` if no completion came in this time.
+    /// Works as [`wait`](Ring::wait), but waits for at most `time`. Returns `None` if no completion came in this time.
     ///
     /// # Errors
     /// As for [`wait`](Ring::wait).
@@ -118,7 +118,8 @@ impl Ring {
         self.finish_any(token)
     }
 
-    /// Does what [`finish`](Ring::finish) does, with any completions before the request's own.
+    /// Works as [`finish`](Ring::finish), but keeps any number of other completions that come before that of the
+    /// request.
     #[cold]
     fn finish_any<O: Operation>(&mut self, token: Token<O>) -> Result<O::Output, Error> {
         let completion = self.wait_for(token.id())?;
@@ -126,7 +127,7 @@ impl Ring {
         completion.ok_or(gone)?.take(token).map_err(|other| self.keep(other, gone))
     }
 
-    /// Keeps a completion of a request that was not asked for.
+    /// Keeps a completion that is not the one that the caller waits for.
     #[cold]
     fn keep(&mut self, other: Completion, gone: Error) -> Error {
         self.ready.push(other);
