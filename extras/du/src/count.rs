@@ -58,7 +58,7 @@ pub enum Remember {
     All,
 }
 
-/// Counts the files below the arguments, one argument after the other.
+/// Counts the files below one argument at a time.
 pub struct Count<'a> {
     pub settings: &'a Settings,
     pub remember: Remember,
@@ -117,7 +117,7 @@ impl<'a> Count<'a> {
         Amount { time: total.time.max(Some(0)), ..total }
     }
 
-    /// Begins an argument; returns false if it has been counted already.
+    /// Begins the next argument; returns false if the file has been counted already.
     pub fn begins(&self, status: &Statx, kind: Kind) -> bool {
         // Relaxed: the walk that reads the device begins later.
         self.device.store(identity(status).0, Ordering::Relaxed);

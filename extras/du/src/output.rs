@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 
-/// The buffer is written when it has so many bytes.
+/// The size at which the buffer is written.
 const AT_ONCE: usize = 64 << 10;
 
 /// An amount, which is counted and summed up.

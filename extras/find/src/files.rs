@@ -1,5 +1,5 @@
-//! Calls on an entry that the walk does not make, by its directory's descriptor and its name, so that paths may be long
-//! and no link on the path is followed.
+//! System calls on an entry that the walk itself does not make. They name the entry by the descriptor of its directory
+//! and its name there, so that paths may be long and no link on the path is followed.
 
 use anyring_walk::{Kind, Parent};
 use std::ffi::{CStr, CString};
@@ -19,8 +19,8 @@ fn statx(at: Parent<'_>, flags: i32, mask: u32) -> io::Result<libc::statx> {
     Ok(unsafe { file.assume_init() })
 }
 
-/// Returns all attributes of a path's target; of a link itself unless it is followed. A dangling link stands for
-/// itself.
+/// Returns all attributes of the file at a path. A symbolic link is followed if `follow` is set; if it dangles, it has
+/// the attributes of the link itself.
 pub fn attributes_of_path(path: &[u8], follow: bool) -> io::Result<libc::statx> {
     let name = CString::new(path)?;
     let at = Parent { fd: libc::AT_FDCWD, name: &name };
@@ -82,7 +82,7 @@ pub fn is_empty(directory: &OwnedFd) -> io::Result<bool> {
     }
 }
 
-/// Returns the names that getdents64(2) wrote.
+/// Returns the names in the records that getdents64(2) wrote.
 fn entry_names(mut bytes: &[u8]) -> impl Iterator<Item = &std::ffi::OsStr> {
     use std::os::unix::ffi::OsStrExt;
     // Inode, offset, length of the record, kind.
@@ -102,7 +102,7 @@ pub fn remove(at: Parent<'_>, is_directory: bool) -> io::Result<()> {
     checked(unsafe { libc::unlinkat(at.fd, at.name.as_ptr(), flags) }).map(drop)
 }
 
-/// Reads a whole file in an entry that is a directory; `None` if there is no such file.
+/// Reads the whole file `name` in a directory, which is the entry `at`; returns `None` if there is no such file.
 pub fn read_in(at: Parent<'_>, name: &str) -> Option<Vec<u8>> {
     let path = CString::new([at.name.to_bytes(), b"/", name.as_bytes()].concat()).ok()?;
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK;

@@ -15,9 +15,9 @@ pub struct Glob {
 
 #[derive(Clone, Debug)]
 enum Shape {
-    /// Has no special character.
+    /// The pattern has no special character.
     Exact(Vec<u8>),
-    /// `*` followed by no special character, as in `*.rs`.
+    /// The pattern is `*` and then no special character, as in `*.rs`.
     Suffix(Vec<u8>),
     General {
         bytes: Vec<Token>,
@@ -298,10 +298,11 @@ fn member(pattern: &[u32]) -> Option<(u32, usize)> {
     }
 }
 
-/// Matches, and backtracks to the last star only: it can match whatever an earlier star could.
+/// Matches the tokens with a name. Backtracks to the last star only, which can match whatever an earlier star could.
 fn run<U: Unit>(tokens: &[Token], name: &[U], fold: bool) -> bool {
     let (mut token, mut at) = (0, 0);
-    let mut star = None; // The token behind it, and where it ends for now.
+    // The token after the last star, and the offset where the star's match ends at present.
+    let mut star = None;
     loop {
         let matched = match (tokens.get(token), name.get(at)) {
             (None, None) => return true,

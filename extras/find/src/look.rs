@@ -60,7 +60,7 @@ impl<'a> Look<'a> {
         below.strip_prefix(b"/").unwrap_or(below)
     }
 
-    /// Returns the last part of the path; that of a root with one slash at its end, if it has slashes.
+    /// Returns the last part of the path. For a root whose path ends in slashes, one of them is included.
     pub fn base(&self) -> &[u8] {
         if self.depth() > 0 { self.entry.name() } else { split(self.entry.name()).1 }
     }
@@ -73,7 +73,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Returns the part before the last slash.
+    /// Returns the part of the path before the last part and its slash.
     pub fn directory(&self) -> &[u8] {
         if self.depth() == 0 {
             return split(self.path()).0;
@@ -81,7 +81,7 @@ impl<'a> Look<'a> {
         &self.path()[..self.path().len() - self.entry.name().len() - 1]
     }
 
-    /// Returns the directory that has a root.
+    /// Returns the path of the directory that contains the entry, which is a root.
     pub fn directory_of_root(&self) -> &[u8] {
         match split(trimmed(self.path())).0 {
             b"" => b"/",
@@ -94,7 +94,8 @@ fn trimmed(path: &[u8]) -> &[u8] {
     &path[..path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1)]
 }
 
-/// Splits a root's path: before the last slash that has a name after it, and that name, with one of the slashes after it.
+/// Splits a root's path at the last slash that has a name after it. The name is returned with one of the slashes after
+/// it.
 fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let name = trimmed(path);
     if name.is_empty() {

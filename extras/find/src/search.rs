@@ -46,7 +46,7 @@ struct Outcome {
     quit: bool,
 }
 
-/// The value of an expression depends on attributes that are missing.
+/// The error of an evaluation for which attributes are missing.
 struct Unknown;
 
 impl<'a> Search<'a> {
@@ -115,7 +115,7 @@ impl<'a> Search<'a> {
         self.ignored.as_ref().is_some_and(|ignored| ignored.hides(look))
     }
 
-    /// Evaluates the expression for an entry. If attributes turn out to be missing, nothing has been done yet.
+    /// Evaluates the expression for an entry. If attributes are missing, returns an error before any action runs.
     fn judge(&self, local: &mut Local<'a>, look: &Look<'_>) -> Result<Outcome, Unknown> {
         if self.lacks_attributes(look) {
             let mut seen = Foreseen::default();
@@ -170,8 +170,9 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// True if one of these has this value, which decides for all. One that lacks attributes is skipped: a later test may decide without
-    /// them, as GNU find moves tests of names to the front. After an action, or before one, nothing is skipped.
+    /// Evaluates expressions up to one with the value `wanted`; returns true if there is one. An expression for which attributes are
+    /// missing is passed over, because a later one may have the value, as GNU find moves tests of names to the front; but no expression
+    /// with an action is evaluated after that, and an action itself is never passed over.
     fn foresee_one(
         &self,
         all: &[Tree],

@@ -59,7 +59,7 @@ pub struct Released {
     pub finished: bool,
 }
 
-/// The holds on a directory that are released.
+/// The numbers of pins, needs and steps that [`Directory::release`] ends.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Give {
     pub pins: u32,
@@ -196,7 +196,7 @@ impl Directory {
         lock(&self.state).fd = fd;
     }
 
-    /// Adds `count` directories in this one that are to be read.
+    /// Adds `count` steps: directories in this one that are to be opened and read.
     pub fn need(&self, count: u32) {
         let mut state = lock(&self.state);
         state.needs += count;
@@ -239,7 +239,7 @@ impl Directory {
         self.open_again(files)
     }
 
-    /// Releases holds.
+    /// Ends the given numbers of pins, needs and steps.
     pub fn release(self: &Arc<Directory>, give: Give, files: &Files) -> Released {
         let mut state = lock(&self.state);
         state.pins -= give.pins;

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::thread::{self, Scope};
 
-/// Workers of the engine that may read concurrently with cold caches.
+/// The maximum number of workers of the engine: with cold caches, all of them may read concurrently.
 const WORKERS: u32 = 64;
-/// Threads of a walk without rings that may read concurrently with cold caches.
+/// The maximum number of threads of a walk without rings: with cold caches, all of them may read concurrently.
 const MOST: usize = 64;
 
 /// The state that all threads share.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A thread that was started on demand ends when it has had nothing to do for so long.
+/// The time without work after which a thread ends that was started on demand.
 const STAY: Duration = Duration::from_millis(2);
 
 /// How long a thread without work polls before it sleeps: waking it takes as long.

@@ -138,7 +138,7 @@ fn few_descriptors_lead_back_by_directories_that_are_done() {
     let tree = Tree::new();
     let mut level = "done/here".to_owned();
     for number in 0..40 {
-        // The order of the two varies.
+        // The order in which the walk finds the two directories varies.
         tree.directory(format!("{level}/side{number}/below"));
         level.push_str(&format!("/deeper{number}"));
     }

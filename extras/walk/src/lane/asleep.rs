@@ -3,14 +3,14 @@
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
-/// Calls between two checks.
+/// The number of calls between two checks.
 const CALLS: u32 = 8;
-/// If so many calls take less time, none has slept.
+/// If [`CALLS`] calls take less time than this, none of them has slept.
 const QUICK: Duration = Duration::from_micros(50);
 
 /// A thread's record of its calls.
 pub struct Asleep {
-    /// Calls since the last check.
+    /// The number of calls since the last check.
     calls: u32,
     looked: Instant,
     /// How often the thread had slept at the last check.
@@ -23,7 +23,7 @@ impl Asleep {
         Asleep { calls: 0, looked: Instant::now(), slept: 0 }
     }
 
-    /// Starts again: sleeps before now had other reasons than calls.
+    /// Begins a new record, without the sleeps so far: they had other reasons than calls.
     pub fn begin(&mut self) {
         *self = Asleep { calls: 0, looked: Instant::now(), slept: sleeps() };
     }

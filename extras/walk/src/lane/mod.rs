@@ -26,13 +26,13 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::thread;
 
-/// Directories that a thread with a ring processes concurrently.
+/// The maximum number of directories that a thread with a ring processes concurrently.
 pub const SLOTS: usize = 32;
-/// A thread with more waiting directories interrupts the reading of a directory that has more names.
+/// If a thread has more waiting directories than this, it interrupts the reading of a directory that has more names.
 const MANY: usize = 1024;
-/// Directories that are found before they are shared.
+/// The number of directories that a thread finds before it shares them.
 const FOUND: usize = 64;
-/// Directories that a thread reads before it starts others: small trees are done by then.
+/// The number of directories that a thread reads before it starts other threads: small trees are done by then.
 const ALONE: u32 = 8;
 /// How often a directory is retried for lack of descriptors.
 const PATIENCE: u32 = 1000;

@@ -22,7 +22,7 @@ pub struct Slot {
     buffer: Box<[UnsafeCell<u8>]>,
     /// The results of the two reads.
     pub counts: [i32; 2],
-    /// Requests in flight: reads, and attributes of names in the buffer.
+    /// The number of requests in flight: reads, and queries of attributes of names in the buffer.
     pub under_way: u32,
     /// The part of the buffer that is being shown, and the offset of the next name.
     pub part: usize,
