@@ -18,14 +18,15 @@ use crate::source::{Libc, Suite, prepare, prepare_linked, prepare_static};
 use crate::traced::check_trace;
 use crate::{concurrent, coverage, differential, refusals};
 
-/// The time limit of a test that has nothing to wait for: one with io_uring denied.
+/// The time limit of a run with io_uring denied: such a test has nothing to wait for.
 const DENIED_LIMIT: Duration = Duration::from_secs(20);
 
 /// The time limit of a native test: that of the suite's own script. The remembered outcomes must not
 /// depend on `--limit`.
 const NATIVE_LIMIT: Duration = Duration::from_secs(60);
 
-/// A test passes natively if it passes in one of so many runs: noise must not remove it from the score.
+/// The number of native runs of a test, one of which must pass for the test to count as passed: noise must not remove
+/// it from the score.
 const NATIVE_TRIES: NonZeroU32 = NonZeroU32::new(3).unwrap();
 
 /// The probability of each fault; it is high because the tests are short.
@@ -163,11 +164,11 @@ impl Engine {
 /// The way in which tests are linked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Build {
-    /// With the C library, as liburing's Makefile does it.
+    /// The test is linked dynamically with the C library, as liburing's Makefile does it.
     Dynamic,
-    /// With our liburing.so.2, too.
+    /// The test is linked dynamically with our liburing.so.2, too.
     Library,
-    /// With nothing that is not in the program.
+    /// The test is linked statically.
     Static(Libc),
 }
 

@@ -22,8 +22,8 @@ pub struct Suite {
     pub not_built: Vec<String>,
 }
 
-/// Finds the suite under `work`, or fetches and builds it there; or builds the one in `given`, which has the sources of some
-/// version, in place.
+/// Finds the suite under `work`, or fetches and builds it there. If `given` names a directory with the sources of any
+/// version, builds that in place instead.
 pub fn prepare(work: &Path, given: Option<&Path>) -> Result<Suite> {
     let tree = match given {
         Some(given) => given.canonicalize().with_context(|| format!("no sources at {}", given.display()))?,

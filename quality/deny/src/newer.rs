@@ -30,7 +30,7 @@ const fn is(argument: u32, value: u32) -> When {
     Within(argument, value, value)
 }
 
-/// Arguments of calls that are older than the arguments.
+/// A flag, option or command that an existing call got later.
 pub struct Flag {
     /// The name in the documentation, by which tests name a row.
     #[cfg_attr(not(test), expect(dead_code))]

@@ -1,13 +1,13 @@
 //! Mutation testing of the engine.
 //!
-//! cargo-mutants lists the mutants; it would build each of them, which takes most of the time. Here all of them
-//! are in one build, and an environment variable selects the active one:
+//! cargo-mutants lists the mutants. It would build each of them separately, which takes most of the time. Here one
+//! build contains all mutants, and an environment variable selects the active one:
 //!
 //! ```text
 //!   list.rs     the mutants, as `cargo mutants --list` has them
-//!   schema.rs   puts all mutants of a file into it; each place asks which of its mutants is alive
-//!   tree.rs     builds that, leaves out what the compiler refuses
-//!   judge.rs    which tests come to which mutant's place; on each mutant those tests, until one fails
+//!   schema.rs   inserts all mutants of a file; each mutated place chooses between the original and its mutants
+//!   tree.rs     builds the engine with all mutants, without those that the compiler refuses
+//!   judge.rs    for each mutant, runs the tests that reach its place, until one fails
 //! ```
 //!
 //! Mutants of constants have no place in a running program: they are counted, and left to cargo-mutants itself.

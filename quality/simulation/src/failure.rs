@@ -8,7 +8,8 @@ use crate::program::{Family, Program};
 use crate::world;
 
 thread_local! {
-    /// The seed of the running schedule, the family of its program, and the number of schedules before it.
+    /// The seed of the running schedule, the family of its program, and the number of schedules that ran before in this
+    /// process.
     static RUNNING: Cell<Option<(u64, Family, u64)>> = const { Cell::new(None) };
 }
 

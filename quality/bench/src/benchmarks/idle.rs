@@ -62,7 +62,7 @@ impl Benchmark for Idle {
         let mut client = context.workload(On::Plain, "idle-client");
         client.args(["--connections", &connections]).stdin(Stdio::piped());
         let mut client = Process::start(client, &context.scratch, context.limit())?;
-        // The client runs already. The counter sees only processes that start from now on: the server.
+        // The client is running already. The counter sees only processes that start after it: the server.
         let mut counter = count.then(Counter::start).flatten();
         let mut server = context.workload(SIDES[side].on, "idle");
         server.args(SIDES[side].flags).args(["--connections", &connections]);

@@ -197,7 +197,7 @@ fn run_served(context: &Context, mut server: Command, mut client: Command, count
     }
     client.stdin(Stdio::piped());
     let mut client = Process::start(client, &context.scratch, context.limit())?;
-    // The client runs already and waits for the address. The counter sees only the server, which starts now.
+    // The client is running already and waits for the address. The counter sees only the server, which starts now.
     let mut counter = count.then(Counter::start).flatten();
     let mut server = Process::start(server, &context.scratch, context.limit())?;
     let address = server.first_line()?;

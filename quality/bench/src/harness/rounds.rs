@@ -43,7 +43,7 @@ struct GatheredSide {
     syscalls_per_op: Option<f64>,
 }
 
-/// Runs a benchmark. A side that fails is left out of the case where it failed.
+/// Runs a benchmark. A side that fails is left out of the case in which it failed.
 pub fn measure(benchmark: &mut dyn Benchmark, context: &Context, plan: &Plan) -> Result<Outcome> {
     let about = benchmark.about();
     let (usable, mut skipped) = usable_sides(benchmark, context, plan)?;

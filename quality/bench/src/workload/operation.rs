@@ -1,4 +1,5 @@
-//! A workload of one operation, repeated. Plain calls make what the operation needs, and take away what it leaves.
+//! A workload of one operation, repeated. Plain calls create what the operation needs before, and remove the results
+//! afterwards.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -101,7 +102,7 @@ impl Objects {
         })
     }
 
-    /// Makes what the next batch needs.
+    /// Creates what the next batch needs.
     fn prepare(&mut self) -> Result<()> {
         match self.operation {
             Operation::Recv => self.sockets[1].write_all(&self.bytes).doing(|| "sending".into())?,
@@ -116,7 +117,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Takes away what a batch has left.
+    /// Removes the results of a batch.
     fn clear_up(&mut self) -> Result<()> {
         match self.operation {
             Operation::Send => self.sockets[1].read_exact(&mut self.bytes).doing(|| "receiving".into())?,

@@ -172,7 +172,7 @@ impl Ring {
         queue.tail.store(queue.local_tail, Ordering::Release);
         let pending = queue.local_tail.wrapping_sub(queue.head.load(Ordering::Acquire));
         let flags = if want > 0 { IORING_ENTER_GETEVENTS } else { 0 };
-        // SAFETY: the requests name memory that outlives them; their makers see to it.
+        // SAFETY: the requests name memory that outlives them, as the callers of `push` ensure.
         let result = unsafe { enter(self.name.0, pending, want, flags | self.name.1) };
         if result < 0 && result != -i64::from(libc::EINTR) {
             return Err(Failure::negative_errno("io_uring_enter", result));

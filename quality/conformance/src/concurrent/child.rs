@@ -37,7 +37,7 @@ pub struct Job {
     pub seeds: Seeds,
     /// The features that programs may use.
     pub features: Features,
-    /// A program without progress for so long hangs.
+    /// The time without progress after which a program counts as hanging.
     pub patience: Duration,
 }
 

@@ -16,7 +16,7 @@ use crate::harness::{self, Heard};
 use crate::ring::{self, Engine};
 use crate::rng::program_seed;
 
-/// A program without progress for so long hangs. An `fsync` behind gigabytes of other writes takes
+/// The time without progress after which a program counts as hanging. An `fsync` behind gigabytes of other writes takes
 /// many seconds, and a busy machine starts the kernel's workers late.
 const HANGS: Duration = Duration::from_secs(60);
 

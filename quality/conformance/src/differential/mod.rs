@@ -99,7 +99,7 @@ const MOST_UNPROVED: u64 = 4;
 pub struct Count {
     /// The number of all these programs.
     pub all: u64,
-    /// The number of those for which no run of the kernel proves it ([`timing::is_proved`]).
+    /// The number of these programs for which no run of the kernel proves the explanation ([`timing::is_proved`]).
     pub unproved: u64,
 }
 

@@ -16,7 +16,7 @@ const MODE_MISSING: u64 = 1;
 /// Completions of the requests that hold a worker.
 pub const COMPLETIONS: usize = 2;
 
-/// A page that stays missing for its readers until `give`.
+/// A page of memory that stays missing until [`Page::give`] supplies it: readers wait for it.
 pub struct Page {
     faults: OwnedFd,
     page: *mut u8,

@@ -27,7 +27,7 @@ pub struct Args {
     awake: bool,
 }
 
-/// Prints its address, and drops messages until it is killed; over TCP until the sender closes.
+/// Prints the sink's address, and drops messages until the process is killed, or, over TCP, until the sender closes.
 pub fn run(args: &Args) -> Result<()> {
     pin(args.cpu)?;
     match args.protocol {

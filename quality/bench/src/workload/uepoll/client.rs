@@ -22,7 +22,7 @@ pub struct Args {
     cpu: Option<usize>,
 }
 
-/// Connects, asks, closes.
+/// Connects, sends requests and receives the answers, and closes.
 pub fn run(args: &Args) -> Result<Report> {
     pin(args.cpu)?;
     let mut clients = Clients::connect(args.connections, |_| REQUEST.to_vec(), Some(RESPONSE))?;

@@ -1,29 +1,31 @@
-//! Parts that the programs have in common: data that can be told from any other, and a directory that is gone in the end.
+//! Parts that the programs share: test data, echo servers' sizes, temporary directories.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// True if the program runs among the faults of `anyring chaos`. It does less then, for it runs from many seeds.
+/// True if the program runs with the faults that `anyring chaos` injects. The program then does less, because it runs
+/// with many seeds.
 pub const FAULTS: bool = cfg!(feature = "faults");
-/// Bytes in a file of each program.
+/// The size of a program's file in bytes.
 pub const FILE_BYTES: usize = if FAULTS { 24 * BLOCK } else { 64 * BLOCK };
-/// Bytes of one read or write.
+/// The size of one read or write in bytes.
 pub const BLOCK: usize = if FAULTS { 8 << 10 } else { 64 << 10 };
-/// Connections of each echo server.
+/// The number of connections of each echo server.
 pub const CONNECTIONS: usize = if FAULTS { 4 } else { 6 };
-/// Bytes that each connection sends and gets back.
+/// The number of bytes that each connection sends and receives back.
 pub const ECHO_BYTES: usize = if FAULTS { 100_000 } else { 2 << 20 };
-/// How long what is given up is waited for.
+/// The time after which the programs give up a request.
 pub const SHORT: Duration = Duration::from_millis(if FAULTS { 5 } else { 30 });
 
-/// Does it again while it is interrupted, as every use of a plain read, write or accept has to.
+/// Repeats an expression while it is interrupted: every program has to do so after a plain read, write or accept.
 #[macro_export]
 macro_rules! retry {
     ($what:expr) => {
         loop {
             match $what {
-                // accept(2) wants both tried again: a connection may be gone before it is accepted.
+                // accept(2) must be repeated after both errors: a client may have closed its connection before it was
+                // accepted.
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -35,7 +37,7 @@ macro_rules! retry {
     };
 }
 
-/// Random bytes, the same for the same `seed`, and others for others.
+/// Returns pseudo-random bytes, which depend on `seed` only.
 pub fn random(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(length + 8);
@@ -49,13 +51,13 @@ pub fn random(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// FNV-1a, to be continued from `hash`.
+/// Returns the FNV-1a hash of the bytes, continued from `hash` (0 at the beginning).
 pub fn checksum(hash: u64, bytes: &[u8]) -> u64 {
     let start = if hash == 0 { 0xcbf2_9ce4_8422_2325 } else { hash };
     bytes.iter().fold(start, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// A directory below the current one, removed with all that is in it.
+/// A directory below the working directory. Dropping the value removes it with its contents.
 pub struct Directory(PathBuf);
 
 impl Default for Directory {
@@ -65,7 +67,7 @@ impl Default for Directory {
 }
 
 impl Directory {
-    /// A new, empty one.
+    /// Creates an empty directory.
     pub fn new() -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let name = format!("files.{}.{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -74,12 +76,12 @@ impl Directory {
         Self(path)
     }
 
-    /// The path of a file in it.
+    /// Returns the path of a file in the directory.
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// The names in it.
+    /// Returns the names in the directory, sorted.
     pub fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.0).unwrap();
         let mut names: Vec<_> =
@@ -95,19 +97,19 @@ impl Drop for Directory {
     }
 }
 
-/// The file holds exactly these bytes, read without io_uring.
+/// Asserts that the file has these contents, read without io_uring.
 pub fn assert_holds(path: &Path, expected: &[u8]) {
     assert!(std::fs::read(path).unwrap() == expected, "{} holds something else", path.display());
 }
 
-/// How many descriptors this process has of a file.
+/// Returns how many descriptors of a file this process has.
 pub fn descriptors_of(path: &Path) -> usize {
     let names =
         std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| std::fs::read_link(entry.unwrap().path()));
     names.filter(|name| name.as_ref().is_ok_and(|name| name == path)).count()
 }
 
-/// The two ends of a pipe.
+/// Returns the two ends of a new pipe.
 pub fn pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     std::io::pipe().unwrap()
 }

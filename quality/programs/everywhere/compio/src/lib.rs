@@ -1,4 +1,4 @@
-//! Files, TCP, timeouts and cancellation with compio, its driver for io_uring only.
+//! Files, TCP, timeouts and cancellation with compio, with no driver but that for io_uring.
 
 use common::{BLOCK, CONNECTIONS, Directory, ECHO_BYTES, FAULTS, FILE_BYTES, SHORT, checksum, random, retry};
 use compio::buf::BufResult;
@@ -16,7 +16,7 @@ fn start<F: Future>(body: F) -> F::Output {
     runtime.block_on(body)
 }
 
-/// Everything, in one thread and in several.
+/// Runs all parts, in one thread and in several.
 pub fn run() {
     start(async {
         files(1).await;
@@ -27,7 +27,7 @@ pub fn run() {
     threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// Does what is done among the faults of `anyring chaos`.
+/// Runs the parts that also run with the faults of `anyring chaos`.
 pub fn run_among_faults() {
     start(async {
         files(1).await;
@@ -120,7 +120,7 @@ async fn timeouts_and_drops() {
     given_up().await;
 }
 
-/// Reads that are dropped, and cancelled, while they wait, take nothing.
+/// Checks that a waiting read that is dropped or cancelled takes no data.
 async fn given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

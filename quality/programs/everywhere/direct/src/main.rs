@@ -1,4 +1,4 @@
-//! The program, and the line that lets it run everywhere.
+//! The program with the line that lets it run everywhere.
 
 anyring::everywhere!(trap);
 

@@ -1,4 +1,4 @@
-//! Files, direct ones too, TCP, timeouts and dropped reads with glommio, each of whose executors has three rings.
+//! Files, also with `O_DIRECT`, TCP, timeouts and dropped reads with glommio. Each executor of glommio has three rings.
 
 use common::{BLOCK, CONNECTIONS, Directory, ECHO_BYTES, FILE_BYTES, SHORT, checksum, random, retry};
 use futures_lite::{AsyncReadExt, AsyncWriteExt};
@@ -13,14 +13,14 @@ fn start<F: Future<Output = ()> + 'static>(body: impl FnOnce() -> F + Send + 'st
     LocalExecutorBuilder::new(Placement::Unbound).spawn(body).unwrap().join().unwrap();
 }
 
-/// Does it again while it is interrupted, as [`retry`], with the errors of glommio.
+/// Repeats a future like [`retry`], and converts glommio's errors.
 macro_rules! again {
     ($what:expr) => {
         retry!($what.await.map_err(|error: GlommioError<()>| std::io::Error::from(error)))
     };
 }
 
-/// Everything, in one thread and in several.
+/// Runs all parts, in one thread and in several.
 pub fn run() {
     start(|| async {
         files(1).await;
@@ -32,7 +32,7 @@ pub fn run() {
     threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// Does what is done among the faults of `anyring chaos`.
+/// Runs the parts that also run with the faults of `anyring chaos`.
 pub fn run_among_faults() {
     start(|| async {
         files(1).await;
@@ -82,7 +82,7 @@ async fn files(seed: u64) {
     assert!(directory.names().is_empty());
 }
 
-/// With O_DIRECT and registered buffers, where the file system has it.
+/// Transfers with registered buffers, and with `O_DIRECT` if the file system has it.
 async fn direct() {
     let directory = Directory::new();
     let path = directory.file("direct");
@@ -138,7 +138,7 @@ async fn serve(mut connection: TcpStream) {
     }
 }
 
-/// Sends and receives in turns: a stream of glommio's has one owner.
+/// Sends and receives alternately, because a stream of glommio has only one owner.
 async fn client(address: SocketAddr, seed: u64) {
     let mut connection = TcpStream::connect(address).await.unwrap();
     let content = random(seed + 100, ECHO_BYTES);
@@ -162,13 +162,13 @@ async fn timeouts_and_drops() {
     let connecting = glommio::spawn_local(async move { TcpStream::connect(address).await.unwrap() });
     let mut far = again!(listener.accept()).unwrap();
     let mut near = connecting.await;
-    // The read is dropped while it waits.
+    // The timeout drops the read while it waits.
     let expired = timeout(SHORT, async {
         let mut buffer = [0; 16];
         near.read(&mut buffer).await.map_err(GlommioError::<()>::from)
     });
     assert!(matches!(expired.await, Err(GlommioError::TimedOut(_))));
-    // Nobody has taken what comes now but the read that comes then.
+    // The dropped read must not take this data.
     far.write_all(b"late").await.unwrap();
     let mut buffer = [0; 4];
     near.read_exact(&mut buffer).await.unwrap();

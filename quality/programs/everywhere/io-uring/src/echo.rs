@@ -1,4 +1,4 @@
-//! An echo server with multishot accept, and its clients, each side on a ring of its own.
+//! An echo server with a multishot accept, and its clients. Server and clients have separate rings.
 
 use crate::{next, push};
 use common::{BLOCK, CONNECTIONS, ECHO_BYTES, checksum, random};
@@ -53,12 +53,12 @@ impl Connection {
     }
 
     fn close(&mut self) {
-        // SAFETY: made by the ring, and nobody else's.
+        // SAFETY: the descriptor was created by a request, and has no other owner.
         unsafe { libc::close(self.fd) };
     }
 }
 
-/// Sends back what comes, until every connection has ended.
+/// Sends received data back until every connection has ended.
 fn serve(listener: &TcpListener) {
     let mut ring = IoUring::new(32).unwrap();
     push(&mut ring, opcode::AcceptMulti::new(Fd(listener.as_raw_fd())).build(), ACCEPT);
@@ -91,7 +91,7 @@ fn serve(listener: &TcpListener) {
     }
 }
 
-/// All connections at once: what each sends must come back.
+/// Runs all clients concurrently, and checks that each gets back what it has sent.
 fn clients(address: SocketAddr) {
     let mut ring = IoUring::new(32).unwrap();
     let SocketAddr::V4(address) = address else { panic!("not asked for") };
@@ -147,7 +147,7 @@ fn clients(address: SocketAddr) {
     }
 }
 
-/// Sends and receives at once; the other end is a thread that makes plain calls.
+/// Sends and receives concurrently on a socket pair. The peer is a thread that makes plain calls.
 pub fn over_a_pair(ring: &mut IoUring) {
     let (near, mut far) = std::os::unix::net::UnixStream::pair().unwrap();
     let echoing = std::thread::spawn(move || {

@@ -13,10 +13,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Transfers at a time.
+/// The maximum number of transfers in flight.
 const DEPTH: usize = 16;
 
-/// Everything, in one thread and in several.
+/// Runs all parts, in one thread and in several.
 pub fn run() {
     let mut ring = IoUring::new(64).unwrap();
     files(&mut ring, 1);
@@ -39,7 +39,7 @@ pub fn run() {
     files(&mut ring, 5);
 }
 
-/// Does what is done among the faults of `anyring chaos`.
+/// Runs the parts that also run with the faults of `anyring chaos`.
 pub fn run_among_faults() {
     let mut ring = IoUring::new(DEPTH as u32).unwrap();
     let directory = Directory::new();
@@ -50,11 +50,11 @@ pub fn run_among_faults() {
 }
 
 fn push(ring: &mut IoUring, entry: Entry, data: u64) {
-    // SAFETY: who calls this waits for the completion before what the entry names is gone.
+    // SAFETY: callers wait for the completion before they free what the entry names.
     unsafe { ring.submission().push(&entry.user_data(data)).unwrap() };
 }
 
-/// The next completion: whose it is, and its result.
+/// Returns the user data and the result of the next completion.
 fn next(ring: &mut IoUring) -> (u64, i32) {
     loop {
         if let Some(entry) = ring.completion().next() {
@@ -71,7 +71,8 @@ fn next(ring: &mut IoUring) -> (u64, i32) {
     }
 }
 
-/// Transfers what lies at offsets `0..length`, in blocks, the last one first, up to DEPTH at a time.
+/// Transfers the bytes at offsets `0..length` in blocks, from the last block to the first, with up to DEPTH blocks in
+/// flight.
 fn transfer(ring: &mut IoUring, length: usize, entry: impl Fn(usize, usize) -> Entry) {
     let mut todo: Vec<_> =
         (0..length.div_ceil(BLOCK)).map(|n| (n * BLOCK, length.min((n + 1) * BLOCK))).collect();
@@ -109,7 +110,7 @@ fn write_and_read(ring: &mut IoUring, path: &Path, file: RawFd, content: &[u8]) 
     assert!(read == content, "something else was read");
 }
 
-/// Does one thing.
+/// Pushes an entry, and returns the result of its completion.
 fn one(ring: &mut IoUring, entry: Entry) -> i32 {
     push(ring, entry, 77);
     let (data, result) = next(ring);
@@ -138,22 +139,22 @@ fn files(ring: &mut IoUring, seed: u64) {
     write_and_read(ring, &path, file, &content);
     assert_eq!(one(ring, opcode::Fsync::new(Fd(file)).flags(FsyncFlags::DATASYNC).build()), 0);
 
-    // SAFETY: all zeros are one.
+    // SAFETY: all-zero bytes are a valid `statx`.
     let mut status: libc::statx = unsafe { std::mem::zeroed() };
     let (name, place) = (c_path(&path), (&raw mut status).cast());
     let statx = opcode::Statx::new(Fd(libc::AT_FDCWD), name.as_ptr(), place).mask(libc::STATX_ALL);
     assert_eq!(one(ring, statx.build()), 0);
     assert_eq!(status.stx_size, FILE_BYTES as u64);
 
-    // One after the other, as a chain.
+    // A chain: close, rename, unlink.
     let other = c_path(&renamed);
     let here = Fd(libc::AT_FDCWD);
     let close = opcode::Close::new(Fd(file)).build().flags(Flags::IO_LINK);
     let rename = opcode::RenameAt::new(here, name.as_ptr(), here, other.as_ptr()).build();
     let unlink = opcode::UnlinkAt::new(here, other.as_ptr()).build();
     let chain = [close.user_data(1), rename.flags(Flags::IO_LINK).user_data(2), unlink.user_data(3)];
-    // At once: an SQ thread may look between two pushes, and there a chain ends.
-    // SAFETY: the paths live as long as the chain.
+    // SAFETY: the paths live as long as the chain. They are pushed together: between two pushes an SQ thread may take
+    // the entries so far, and the chain would end there.
     unsafe { ring.submission().push_multiple(&chain).unwrap() };
     for expected in 1..4 {
         assert_eq!(next(ring), (expected, 0));
@@ -180,7 +181,7 @@ fn fixed(ring: &mut IoUring) {
     assert_eq!(&buffer[..5], b"fixed");
     ring.submitter().unregister_files().unwrap();
     ring.submitter().unregister_buffers().unwrap();
-    // The registered file was the last reader.
+    // The registered file was the last descriptor of the read end.
     assert_eq!(writer.write(b"?").unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
 }
 
@@ -216,18 +217,18 @@ fn cancellation(ring: &mut IoUring) {
     let mut results = [next(ring), next(ring)];
     results.sort_unstable();
     assert_eq!(results, [(2, -libc::ECANCELED), (20, 0)]);
-    // All that are left, by a call.
+    // A call cancels the remaining requests.
     ring.submitter().register_sync_cancel(None, CancelBuilder::fd(fd).all()).unwrap();
     let mut results = [next(ring), next(ring)];
     results.sort_unstable();
     assert_eq!(results, [(1, -libc::ECANCELED), (3, -libc::ECANCELED)]);
 
-    // A ring that is dropped takes nothing any more.
+    // The read of a dropped ring must not take data any more.
     let mut dropped = IoUring::new(8).unwrap();
     push(&mut dropped, opcode::Read::new(fd, buffers[0].as_mut_ptr(), 16).build(), 1);
     dropped.submit().unwrap();
     drop(dropped);
-    // The kernel ends what is left in flight some time after the ring.
+    // The kernel ends the requests of a ring some time after the ring was closed.
     let begin = Instant::now();
     loop {
         writer.write_all(b"left").unwrap();
@@ -251,9 +252,9 @@ enum Polled {
     Epoll,
 }
 
-/// The ring's descriptor, waited for as an event loop does.
+/// Waits for the ring's descriptor, as an event loop does.
 fn polled(ring: &mut IoUring, how: Polled) {
-    // SAFETY: makes a descriptor.
+    // SAFETY: the call creates a descriptor.
     let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
     let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 3 };
     // SAFETY: the event is read.
@@ -281,11 +282,11 @@ fn polled(ring: &mut IoUring, how: Polled) {
         let entry = ring.completion().next().unwrap();
         assert_eq!((entry.user_data(), entry.result(), buffer[0]), (u64::from(turn), 1, turn));
     }
-    // SAFETY: made above.
+    // SAFETY: the descriptor was created above.
     unsafe { libc::close(epoll) };
 }
 
-/// A descriptor that is closed while another one of the ring is left.
+/// Closes a duplicate of the ring's descriptor.
 fn duplicated(ring: &IoUring) {
     // SAFETY: a descriptor of our own.
     unsafe {
@@ -299,7 +300,7 @@ fn duplicated(ring: &IoUring) {
     }
 }
 
-/// Other programs, and a child that makes a ring of its own.
+/// Starts another program, and forks a child that creates a ring.
 fn children(ring: &mut IoUring) {
     let output = std::process::Command::new("echo").arg("child").output().unwrap();
     assert_eq!(output.stdout, b"child\n");

@@ -1,4 +1,4 @@
-//! Files, TCP, timeouts and cancellation with monoio, its driver for io_uring only.
+//! Files, TCP, timeouts and cancellation with monoio, with no driver but that for io_uring.
 
 use common::{BLOCK, CONNECTIONS, Directory, ECHO_BYTES, FAULTS, FILE_BYTES, SHORT, checksum, random, retry};
 use monoio::fs::{self, File};
@@ -14,7 +14,7 @@ fn start<F: Future>(body: F) -> F::Output {
     runtime.block_on(body)
 }
 
-/// Everything, in one thread and in several.
+/// Runs all parts, in one thread and in several.
 pub fn run() {
     start(async {
         files(1).await;
@@ -25,7 +25,7 @@ pub fn run() {
     threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// Does what is done among the faults of `anyring chaos`.
+/// Runs the parts that also run with the faults of `anyring chaos`.
 pub fn run_among_faults() {
     start(async {
         files(1).await;
@@ -119,14 +119,14 @@ async fn timeouts_and_drops() {
     given_up().await;
 }
 
-/// Reads that are dropped, and cancelled, while they wait, take nothing.
+/// Checks that a waiting read that is dropped or cancelled takes no data.
 async fn given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let connecting = monoio::spawn(TcpStream::connect(listener.local_addr().unwrap()));
     let (mut far, _) = retry!(listener.accept().await).unwrap();
     let mut near = connecting.await.unwrap();
     if !FAULTS {
-        // This one is cancelled by name, and says so.
+        // A read that is cancelled explicitly has a result.
         let canceller = Canceller::new();
         let handle = canceller.handle();
         let cancelling = monoio::spawn(async move {

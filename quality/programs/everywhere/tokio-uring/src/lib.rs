@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio_uring::fs::{self, File};
 use tokio_uring::net::{TcpListener, TcpStream};
 
-/// Everything, in one thread and in several.
+/// Runs all parts, in one thread and in several.
 pub fn run() {
     tokio_uring::start(async {
         files(1).await;
@@ -19,7 +19,7 @@ pub fn run() {
     threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// Does what is done among the faults of `anyring chaos`.
+/// Runs the parts that also run with the faults of `anyring chaos`.
 pub fn run_among_faults() {
     tokio_uring::start(async {
         files(1).await;
@@ -112,12 +112,12 @@ async fn client(address: SocketAddr, seed: u64) {
 
 async fn timeouts_and_drops() {
     let (reader, mut writer) = common::pipe();
-    // SAFETY: the descriptor is given up here.
+    // SAFETY: `into_raw_fd` gives up the descriptor.
     let reader = File::from_std(unsafe { std::fs::File::from_raw_fd(reader.into_raw_fd()) });
     let begin = Instant::now();
     let expired = tokio::time::timeout(SHORT, reader.read_at(vec![0; 16], 0)).await;
     assert!(expired.is_err() && begin.elapsed() >= SHORT);
-    // tokio-uring leaves a read that was dropped to itself: it takes what comes first.
+    // tokio-uring does not cancel a dropped read, so that it takes the next data.
     writer.write_all(b"lost").unwrap();
     while bytes_in(&writer) > 0 {
         assert!(begin.elapsed() < Duration::from_secs(20), "nobody takes what was written");
@@ -128,7 +128,7 @@ async fn timeouts_and_drops() {
     assert_eq!(&buffer[..count.unwrap()], b"kept");
 }
 
-/// The number of bytes in a pipe.
+/// Returns the number of bytes in a pipe.
 fn bytes_in(pipe: &impl AsRawFd) -> i32 {
     let mut count = 0;
     // SAFETY: writes the count.

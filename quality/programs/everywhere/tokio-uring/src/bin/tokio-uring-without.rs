@@ -1,4 +1,4 @@
-//! The program without the line.
+//! The program without the line that lets it run everywhere.
 
 fn main() {
     everywhere_tokio_uring::run();
