@@ -116,18 +116,18 @@ pub struct Image {
     pub length: u64,
 }
 
-/// A file as an operation met it.
+/// The state of a file before or after an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Node {
     /// The file.
     pub file: FileId,
-    /// Its mode, as in `stat`.
+    /// The file's mode, as in `stat`.
     pub mode: u64,
-    /// Its size in bytes.
+    /// The file's size in bytes.
     pub size: u64,
-    /// Its owner, and its group in the upper half.
+    /// The file's owner, and its group in the upper half.
     pub owner: u64,
-    /// Its contents, or the path that a symbolic link holds; nothing where they are not needed.
+    /// The file's contents, or the path that a symbolic link holds; empty if they are not needed.
     pub contents: Image,
 }
 

@@ -49,7 +49,7 @@ pub struct Mark {
 /// The number of files of ended chains that were not moved to their program's rings yet.
 static STRANDED: AtomicUsize = AtomicUsize::new(0);
 
-/// True if there are files that [`STRANDED`] counts.
+/// True if there are files that `STRANDED` counts.
 pub fn any_stranded() -> bool {
     STRANDED.load(Ordering::Relaxed) > 0
 }

@@ -278,7 +278,7 @@ impl Record<'_> {
     /// If the bytes exceed the rest of the record.
     pub fn put(&mut self, bytes: &[u8]) {
         let place = self.next(bytes.len());
-        // SAFETY: the record has so many bytes at this place.
+        // SAFETY: the record has room for the bytes at this place.
         unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 

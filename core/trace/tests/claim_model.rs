@@ -100,7 +100,7 @@ fn check(first: u64, slots: [u64; 2]) {
     model.preemption_bound.get_or_insert(3);
     model.check(move || {
         let memory = Arc::new(Memory::default());
-        // Advances all positions, as if so many slots had been read in earlier laps.
+        // Advances all positions by `first`, as if slots had been read in earlier laps.
         for _ in 0..first {
             memory.publish(1, 9).unwrap();
             assert_eq!(memory.take(), [9]);

@@ -133,7 +133,7 @@ impl Shared {
     }
 }
 
-/// The reference that handles and futures have to [`Shared`]. When the last one is dropped, the driver is told.
+/// The reference that handles and futures have to [`Shared`]. Dropping the last reference notifies the driver.
 pub(super) struct Door(Arc<Shared>);
 
 impl Door {

@@ -21,7 +21,7 @@
 //! - **The disk.** [`record::Record::read`] looks at the files once all processes are gone; [`apply`] writes the sectors, sizes and names. A
 //!   file whose contents the record does not explain was written by something else, too ([`strangers`]): it is named and left alone.
 //! - **The verdict** is the exit status of `--check COMMAND`, which restarts or verifies. It is compared with that of the run without
-//!   faults, after which nothing is lost. The command's input is what the program has printed: what it has told somebody must still be so.
+//!   faults, after which nothing is lost. The command's input is the program's output: what the program has reported must still be true.
 
 mod crash;
 mod disk;
