@@ -22,8 +22,6 @@ pub const IORING_SETUP_SQ_REWIND: u32 = 1 << 20;
 pub const IORING_OP_NOP128: u8 = 63;
 /// A URING_CMD with an SQE of 128 bytes.
 pub const IORING_OP_URING_CMD128: u8 = 64;
-/// One more than the highest operation number.
-pub const IORING_OP_LAST: u8 = 65;
 /// `addr` of a timeout is the time itself in nanoseconds, not a pointer.
 pub const IORING_TIMEOUT_IMMEDIATE_ARG: u32 = 1 << 7;
 /// Socket command: returns the address of the socket or of its peer.
@@ -52,8 +50,6 @@ pub const ZCRX_CTRL_EXPORT: u32 = 1;
 pub const ZCRX_CTRL_ARM_EVENT: u32 = 2;
 /// Registration of a BPF filter of requests.
 pub const IORING_REGISTER_BPF_FILTER: u32 = 37;
-/// One more than the highest registration number.
-pub const IORING_REGISTER_LAST: u32 = 38;
 
 /// `fd` is an index of a registered file.
 pub const IOSQE_FIXED_FILE: u32 = 1 << SqeFlag::IOSQE_FIXED_FILE_BIT as u32;

@@ -7,8 +7,7 @@ use anyring_chaos_plan::{Fault, Faults};
 use linux_raw_sys::io_uring::io_uring_register_op as Code;
 
 use crate::abi::{
-    Errno, IORING_REGISTER_BPF_FILTER, IORING_REGISTER_LAST, IORING_REGISTER_QUERY,
-    IORING_REGISTER_ZCRX_CTRL, columns,
+    Errno, IORING_REGISTER_BPF_FILTER, IORING_REGISTER_QUERY, IORING_REGISTER_ZCRX_CTRL, columns,
 };
 use crate::calls::register::call::{Argument, Register};
 use crate::calls::{probe, query};
@@ -139,15 +138,15 @@ const OF_PROCESS: &str = "without a ring, it applies to all rings of the process
                           and ends at `execve`; it restricts io_uring only, and is no sandbox against other system calls";
 
 /// The table of registrations, by opcode.
-pub static TABLE: [Row; IORING_REGISTER_LAST as usize] = ROWS;
+pub static TABLE: &[Row] = ROWS;
 
-const ROWS: [Row; IORING_REGISTER_LAST as usize] = {
+const ROWS: &[Row] = {
     use Argument::{Descriptors, Many, Vectors};
     use Carry::{Descriptor, Guard, Ring, RingOrProcess, Unlocked};
     use Code::*;
     use Fault::{RegisterBusy, RegisterNoMemory};
     use Takes::{Address, Any, Nothing, One};
-    [
+    &[
         row!(IORING_REGISTER_BUFFERS, Any, Ring(buffers::register_buffers))
             .argument(Vectors)
             .faults(&[RegisterNoMemory])

@@ -117,7 +117,7 @@ fn list(page: &mut String, operations: &[Row]) {
 
 fn registrations(page: &mut String) {
     heading(page, "Registrations", REGISTRATIONS.prefix);
-    for call in &register::TABLE {
+    for call in register::TABLE {
         let name = call.name.strip_prefix(REGISTRATIONS.prefix).unwrap_or(call.name);
         let since = version::of_registration(call.code);
         row(page, call.code as usize, name, since, Support::but(call.limits));

@@ -18,7 +18,6 @@ pub mod splice;
 pub mod waitid;
 pub mod xattr;
 
-use crate::abi::IORING_OP_LAST;
 use crate::feature::futex::ops as futex;
 use crate::feature::messages::ops as msg_ring;
 use crate::feature::provided_buffers::ops as provide;
@@ -30,8 +29,8 @@ use crate::request::op::Op;
 use crate::request::version::Version;
 use crate::ring::row::{Row, Table};
 
-/// The number of opcodes in this version of the kernel's ABI.
-pub const COUNT: usize = IORING_OP_LAST as usize;
+/// The number of the kernel's operations: as many as its newest version has.
+pub const COUNT: usize = Version::NEWEST.abi().operations as usize;
 
 /// The rows: the kernel's operations, each at its number, then the private ones.
 pub const ROWS: &[Row] = &[
@@ -137,7 +136,7 @@ const _: () = {
     while row < TOTAL {
         assert!(
             matches!(place(ROWS[row].op.code), Some(place) if place == row),
-            "each row stands at its number"
+            "each row stands at its number, and the newest version has all of the kernel's: see `request/version.rs`"
         );
         let mut argument = 0;
         while let Some(unused) = ROWS[row].op.unused

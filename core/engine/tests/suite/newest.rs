@@ -4,7 +4,7 @@
 use std::ptr::null;
 
 use crate::common::{each_of_the_newest as each, prelude::*};
-use anyring_engine::abi::IORING_OP_LAST;
+use anyring_engine::ops;
 use io_uring_register_op as Register;
 
 /// `IORING_REGISTER_BPF_FILTER`, `IORING_REGISTER_RESTRICTIONS`.
@@ -492,7 +492,7 @@ fn cancellations_name_an_operation_that_there_is(engine: Engine) {
     };
     ring.submit(&[never]);
     let cancel = |len| Sqe { len, op_flags: IORING_ASYNC_CANCEL_OP, ..sqe(IORING_OP_ASYNC_CANCEL, 2) };
-    for wrong in [u32::from(IORING_OP_LAST), 0x100 + IORING_OP_TIMEOUT as u32] {
+    for wrong in [ops::COUNT as u32, 0x100 + IORING_OP_TIMEOUT as u32] {
         ring.push(cancel(wrong));
         ring.push(sqe(IORING_OP_NOP, 3));
         // The submission ends there.

@@ -5,19 +5,19 @@ use alloc::boxed::Box;
 use linux_raw_sys::general::{__NR_prctl, CAP_SYS_ADMIN};
 use linux_raw_sys::io_uring::{IORING_SETUP_R_DISABLED, io_uring_register_restriction_op as Kind};
 
-use crate::abi::{Errno, IORING_OP_LAST, IORING_REGISTER_LAST};
+use crate::abi::Errno;
 use crate::calls::register::call::Register;
 use crate::feature::restrictions::filters::{Instruction, MOST_INSTRUCTIONS, Program};
 use crate::feature::restrictions::{self, Restrictions, Rules};
 use crate::ops;
 use crate::os::{self, user};
-use crate::request::version;
+use crate::request::version::{self, Version};
 use crate::ring::Core;
 
-const REGISTER_LAST: usize = IORING_REGISTER_LAST as usize;
-const MOST: usize = Kind::IORING_RESTRICTION_LAST as usize + REGISTER_LAST + ops::TOTAL;
+const REGISTRATIONS: usize = Version::NEWEST.abi().registrations as usize;
+const MOST: usize = Kind::IORING_RESTRICTION_LAST as usize + REGISTRATIONS + ops::TOTAL;
 
-const _: () = assert!(REGISTER_LAST <= 64, "one bit each");
+const _: () = assert!(REGISTRATIONS <= u64::BITS as usize, "one bit each");
 
 /// `IORING_REGISTER_RESTRICTIONS`.
 ///
@@ -190,7 +190,7 @@ fn filter(restrictions: &mut Restrictions, call: &Register) -> Result<usize, Err
 fn check(registration: &Registration) -> Result<(), Errno> {
     let filter = &registration.filter;
     // A private operation can have filters, too.
-    let is_known = filter.opcode < IORING_OP_LAST.into()
+    let is_known = (filter.opcode as usize) < ops::COUNT
         || u8::try_from(filter.opcode).is_ok_and(|opcode| !ops::lookup(opcode).is_unknown());
     let bad = registration.command != COMMAND_FILTER
         || registration.command_flags != 0
