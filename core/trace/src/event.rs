@@ -403,6 +403,25 @@ numbered! {
     }
 }
 
+impl Step {
+    /// The step's name in lines of JSON; `docs/trace-json.schema.json` lists the names.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Step::Waits => "waits",
+            Step::Woken => "woken",
+            Step::Queued => "queued",
+            Step::ByCaller => "by_caller",
+            Step::ByWorker => "by_worker",
+            Step::ByAio => "by_aio",
+            Step::InTrain => "in_train",
+            Step::Deferred => "deferred",
+            Step::Armed => "armed",
+            Step::Canceled => "canceled",
+            Step::Injected => "injected",
+        }
+    }
+}
+
 numbered! {
     /// The kind of memory that an attachment holds.
     Content: u16 {

@@ -254,23 +254,6 @@ fn error(res: i32) -> Option<String> {
     Some(names::errno(number).unwrap_or_else(|| number.to_string()))
 }
 
-fn step(step: anyring_trace::event::Step) -> &'static str {
-    use anyring_trace::event::Step;
-    match step {
-        Step::Waits => "waits",
-        Step::Woken => "woken",
-        Step::Queued => "queued",
-        Step::ByCaller => "by_caller",
-        Step::ByWorker => "by_worker",
-        Step::ByAio => "by_aio",
-        Step::InTrain => "in_train",
-        Step::Deferred => "deferred",
-        Step::Armed => "armed",
-        Step::Canceled => "canceled",
-        Step::Injected => "injected",
-    }
-}
-
 fn finish(completion: &Completion, request: Option<&Request>) -> Finish {
     let has_buffer = completion.flags & IORING_CQE_F_BUFFER != 0;
     let bits = if has_buffer { completion.flags & 0xffff } else { completion.flags };
@@ -380,7 +363,7 @@ impl Json {
     fn step(stepped: &model::Stepped) -> Step {
         let injected = stepped.step == anyring_trace::event::Step::Injected;
         let fault = injected.then(|| Fault::of(stepped.value as u16).map_or("unknown", Fault::name));
-        Step { time_ns: stepped.time_ns, step: step(stepped.step), value: stepped.value, fault }
+        Step { time_ns: stepped.time_ns, step: stepped.step.name(), value: stepped.value, fault }
     }
 
     fn shot(&mut self, place: Place, request: &Request, completion: &Completion) {

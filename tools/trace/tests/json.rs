@@ -176,6 +176,20 @@ fn every_operation_is_as_the_schema_says() {
 }
 
 #[test]
+fn every_step_is_as_the_schema_says() {
+    for step in (1..).map_while(Step::of) {
+        let mut stream = Stream::default();
+        let serial = stream.submitted(sqe(NOP), &[]);
+        stream.stepped(serial, step, 0);
+        stream.completed(serial, 0);
+        let [line] = &lines(&stream)[..] else { panic!("one line") };
+        assert_eq!(line["steps"][0]["step"], step.name());
+        check(line)
+            .unwrap_or_else(|error| panic!("docs/trace-json.schema.json does not list {step:?}: {error}"));
+    }
+}
+
+#[test]
 fn every_field_of_a_request_is_described() {
     let schema = schema();
     for of in ["request", "completion"] {
