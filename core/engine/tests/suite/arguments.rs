@@ -121,7 +121,7 @@ fn of_request<'a>(op: &'a Op, sqe: &Sqe) -> Vec<&'a Argument> {
 #[test]
 fn every_row_has_arguments() {
     for op in ROWS {
-        assert!(!op.arguments.is_empty(), "{}", op.name);
+        assert!(!op.arguments.is_empty(), "the row of {} has no `.arguments`", op.name);
         for argument in op.arguments {
             assert!(!argument.name.is_empty(), "{} {:?}", op.name, argument.field);
             let shown = requests(op).iter().any(|sqe| argument.applies(sqe));
@@ -253,7 +253,16 @@ fn every_field_is_shown_refused_or_known_to_be_ignored() {
             }
             let shown = op.arguments.iter().any(|argument| overlap(argument.field, field));
             let refused = op.unused.is_some_and(|unused| unused.names(field));
-            assert_eq!(!shown && !refused, ignored.contains(&field), "{field:?} of {}", op.name);
+            match (shown || refused, ignored.contains(&field)) {
+                (false, false) => panic!(
+                    "{field:?} of {}: the row names it neither in `.arguments` nor in `.unused`, and IGNORED does not list it",
+                    op.name
+                ),
+                (true, true) => {
+                    panic!("{field:?} of {}: the row names it, and IGNORED lists it, too", op.name)
+                }
+                _ => {}
+            }
         }
     }
 }

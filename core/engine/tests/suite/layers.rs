@@ -252,3 +252,15 @@ fn every_step_of_a_trace_is_reported() {
     let untold: Vec<_> = steps.filter(|step| !told(step)).collect();
     assert!(untold.is_empty(), "no code tells of these steps: {untold:?}");
 }
+
+/// A file of tests that `main.rs` does not name is never compiled, and its tests never run.
+#[test]
+fn every_file_of_the_suite_is_in_it() {
+    let suite = "core/engine/tests/suite/";
+    let sources = judged();
+    let files = sources.iter().filter_map(|(name, _)| name.strip_prefix(suite)?.strip_suffix(".rs"));
+    let main = &sources.iter().find(|(name, _)| name.strip_prefix(suite) == Some("main.rs")).unwrap().1;
+    let named = |file: &&str| ["lib", "main"].contains(file) || main.contains(&format!("\nmod {file};\n"));
+    let missing: Vec<_> = files.filter(|file| !named(file)).collect();
+    assert!(missing.is_empty(), "{suite}main.rs lacks `mod` lines for {missing:?}");
+}

@@ -48,8 +48,9 @@ fn few_methods_of_the_whole_ring_are_seen_beyond_their_folders() {
     let found = seen_beyond_their_folders();
     assert!(
         found.len() <= MOST,
-        "{} methods of `Core` are seen beyond their folders, {MOST} may be: {found:#?}",
+        "{} methods of `Core` are seen beyond their folders, {MOST} may be. A new one is seen in its folder only (`pub(in crate::...)`), or is \
+         a method of `Attempt`, `Lent` or the part of `Core` that it changes: {found:#?}",
         found.len()
     );
-    assert_eq!(found.len(), MOST, "fewer are seen now: the limit falls, too");
+    assert_eq!(found.len(), MOST, "fewer are seen now: `MOST` falls, too");
 }

@@ -870,7 +870,7 @@ mod tests {
             } else {
                 ALL.iter().any(|&(code, _)| code == row.code)
             };
-            assert!(has_type, "{} has none", row.name);
+            assert!(has_type, "{} has no type among the `operations!` of this file", row.name);
         }
     }
 
