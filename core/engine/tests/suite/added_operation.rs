@@ -9,6 +9,7 @@ use anyring_engine::ring::row::{Row, Table};
 /// The file of the operation. In the engine it would be `src/ops/sum.rs`.
 mod sum {
     use anyring_engine::abi::Errno;
+    use anyring_engine::ops;
     use anyring_engine::os::user;
     use anyring_engine::request::field::Unused;
     use anyring_engine::request::field::{FIRST_PRIVATE, Field};
@@ -17,7 +18,8 @@ mod sum {
     use anyring_engine::ring::row::{Row, issue_blocks, prep_nothing};
     use anyring_engine::work::Work;
 
-    pub const CODE: u8 = FIRST_PRIVATE + 8;
+    /// The number behind that of the last private operation.
+    pub const CODE: u8 = FIRST_PRIVATE + (ops::TOTAL - ops::COUNT) as u8;
 
     pub const SUM: Row = Row::numbered(CODE, "SUM", Caps::NONE, prep_nothing, issue_blocks)
         .block(sum)

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::prelude::*;
-use anyring_engine::ops::getdents;
+use anyring_engine::ops::{self, getdents};
 use anyring_engine::request::version;
 
 const POSITION: u64 = u64::MAX;
@@ -431,18 +431,19 @@ fn the_probe_shows_it() {
         memory
     };
     let heads = |memory: &[u64]| (memory[0] as u8, (memory[0] >> 8) as u8);
+    let last = ops::ROWS[ops::TOTAL - 1].code;
     let code = usize::from(getdents::CODE);
     let flags = |memory: &[u64], code: usize| (memory[2 + code] >> 16) as u16;
-    for rows in [255, code + 1] {
+    for rows in [255, usize::from(last) + 1] {
         let memory = probe(rows, 256);
-        assert_eq!(heads(&memory), (getdents::CODE, getdents::CODE + 1));
+        assert_eq!(heads(&memory), (last, last + 1));
         assert_eq!((memory[2 + code] as u8, flags(&memory, code)), (getdents::CODE, SUPPORTED));
         assert_eq!((memory[2 + 100] as u8, flags(&memory, 100)), (100, 0));
         assert_eq!(flags(&memory, 0), SUPPORTED);
     }
     // A program that has no room for it, or asks as all do, sees the kernel's: as many as the kernel has that is played here.
     let operations = version::current().abi().operations;
-    for rows in [256, code, 70, 10] {
+    for rows in [256, usize::from(last), 70, 10] {
         let memory = probe(rows, 256);
         assert_eq!(heads(&memory), (operations - 1, rows.min(operations.into()) as u8));
     }

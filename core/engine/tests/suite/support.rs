@@ -6,6 +6,19 @@ fn the_page_is_current() {
     assert!(page == anyring_engine::support::page(), "write it anew: anyring support > docs/support.md");
 }
 
+/// C programs find the number of a private operation in the header, and its description on the page.
+#[test]
+fn private_operations_are_described() {
+    let header = include_str!("../../../../frontends/liburing/include/anyring.h");
+    let page = include_str!("../../../../docs/private-operations.md");
+    for op in anyring_engine::ops::ROWS.iter().filter(|op| op.is_private()) {
+        let (number, heading) =
+            (format!("ANYRING_OP_{} = {}", op.name, op.code), format!("\n## {} ({})\n", op.name, op.code));
+        assert!(header.contains(&number), "frontends/liburing/include/anyring.h lacks `{number}`");
+        assert!(page.contains(&heading), "docs/private-operations.md lacks the section {heading:?}");
+    }
+}
+
 /// Requests that look for others, or count completions, are for no ring but the one that they are submitted to.
 #[test]
 fn some_operations_need_their_ring() {
