@@ -146,7 +146,7 @@ impl Core {
             self.let_train_go();
         }
         self.time_mut().timeouts.end_batch();
-        self.submit_direct();
+        self.submit_direct(self.time().timeouts.are_awaited());
         let (head, posted) = (self.queues().sq.head(), self.queues().posted());
         if !self.work_mut().end_submission(head, posted) {
             // The program reads the SQ head without a lock, and may close the descriptors of consumed SQEs.

@@ -10,7 +10,7 @@ use crate::abi::Errno;
 use crate::assets::kinds::{self, Kind};
 use crate::assets::notes::Interest;
 use crate::os::sync::atomic::Ordering;
-use crate::os::{self, Fd, host, user};
+use crate::os::{self, Fd, user};
 use crate::process::credentials::{self, Whose};
 use crate::request::data::OpData;
 use crate::request::op::Caps;
@@ -188,7 +188,7 @@ impl Core {
     /// Hands all queued work to workers, as far as workers can be had.
     pub fn hand_over(&mut self) {
         loop {
-            self.submit_direct();
+            self.submit_direct(false);
             while let Some(work) = self.work_mut().pop() {
                 if let Err(work) = self.hand_over_one(work) {
                     self.work_mut().put_back(work);
@@ -401,10 +401,7 @@ pub fn run_by_caller(guard: &mut CoreGuard<'_>, serial: u64, waits: bool) -> boo
     let mut slow_before = false;
     loop {
         let Some(core) = live(guard, serial) else { return false };
-        if waits {
-            core.keep_sync_for_caller();
-        }
-        core.submit_direct();
+        core.submit_direct(waits);
         let Some((mut batch, lent)) = core.take_batch(waits) else { return true };
         let (done, slow) = guard.unlocked_for_work(|| batch.run(&mut slow_before));
         let Some(core) = live(guard, serial) else { return false };
@@ -422,26 +419,6 @@ pub fn run_by_caller(guard: &mut CoreGuard<'_>, serial: u64, waits: bool) -> boo
 }
 
 impl Core {
-    /// Keeps an FSYNC for the caller, which waits: on a quick device it takes no longer than waking a thread of the kernel. Only if it is alone;
-    /// the kernel's threads do several of them side by side. Where closes are not seen, the caller would need a duplicate.
-    fn keep_sync_for_caller(&mut self) {
-        let work = self.work();
-        let is_alone = work.direct() == 1 && work.queued().len() == 1 && work.out() == 0;
-        if !is_alone || work.in_flight.is_any() || self.shared().has_page() || !host::sees_closes() {
-            return;
-        }
-        let is_near_sync = |work: &Work| work.direct.is_some_and(Command::is_sync) && kinds::is_near(work.fd);
-        if !work.queued().all(is_near_sync) || !self.work_mut().in_flight.lets_caller_sync() {
-            return;
-        }
-        let Some(mut work) = self.work_mut().pop() else { return };
-        self.work_mut().ends(&work);
-        let request = &mut self[work.id];
-        request.data = core::mem::take(&mut work.data);
-        // The request's interest in the descriptor begins before the work's ends.
-        self.keep_in_flight(work.id);
-    }
-
     /// Takes the pieces that the caller does next, and returns whether they are lent to it; `None` if there are none. Work for workers is
     /// handed over.
     fn take_batch(&mut self, waits: bool) -> Option<(Batch, bool)> {

@@ -119,7 +119,7 @@ impl Times {
         unsaid: Unsaid::NOTHING,
     };
     /// The durations for a comparison with recorded answers, which do not depend on speed: only differences take this long.
-    pub const REPLAYED: Times = Times { settle: Duration::from_secs(5), ..Times::PATIENT };
+    pub const REPLAYED: Times = Times { settle: Duration::from_secs(60), ..Times::PATIENT };
     /// The durations with time for threads between steps.
     pub const UNHURRIED: Times = Times { pause: Duration::from_millis(4), ..Times::PATIENT };
 }

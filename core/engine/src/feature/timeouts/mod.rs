@@ -96,6 +96,12 @@ impl Timeouts {
         }
     }
 
+    /// True if the current submission is one of a call that waits, or of the SQ thread.
+    #[inline]
+    pub fn are_awaited(&self) -> bool {
+        !self.unwaited
+    }
+
     /// Sets whether the call that submits from now on does not wait.
     #[inline]
     pub fn set_unwaited(&mut self, unwaited: bool) {

@@ -47,12 +47,36 @@ impl Aio {
 }
 
 impl Core {
-    /// Submits the queued O_DIRECT transfers to the kernel, unless there is only one, for which the caller can wait as well.
+    /// Submits the queued O_DIRECT transfers to the kernel, unless there is only one, for which the caller can wait as well. `waits`: the caller
+    /// will wait for completions.
     #[inline]
-    pub fn submit_direct(&mut self) {
-        if self.work().direct() > 0 {
+    pub fn submit_direct(&mut self, waits: bool) {
+        if self.work().direct() > 0 && !(waits && self.keep_sync_for_caller()) {
             self.submit_transfers();
         }
+    }
+
+    /// Keeps an FSYNC for the caller, which waits: on a quick device it takes no longer than waking a thread of the kernel. Only if it is alone;
+    /// the kernel's threads do several of them side by side. Where closes are not seen, the caller would need a duplicate. Returns whether the
+    /// FSYNC is kept.
+    fn keep_sync_for_caller(&mut self) -> bool {
+        let work = self.work();
+        let is_alone = work.queued().len() == 1 && work.out() == 0 && !work.in_flight.is_any();
+        let has_other_threads = self.shared().has_page() || self.is(IORING_SETUP_SQPOLL);
+        if !is_alone || has_other_threads || !host::sees_closes() {
+            return false;
+        }
+        let is_near_sync = |work: &Work| work.direct.is_some_and(Command::is_sync) && kinds::is_near(work.fd);
+        if !work.queued().all(is_near_sync) || !self.work_mut().in_flight.lets_caller_sync() {
+            return false;
+        }
+        let Some(mut work) = self.work_mut().pop() else { return false };
+        self.work_mut().ends(&work);
+        let request = &mut self[work.id];
+        request.data = core::mem::take(&mut work.data);
+        // The request's interest in the descriptor begins before the work's ends.
+        self.keep_in_flight(work.id);
+        true
     }
 
     fn submit_transfers(&mut self) {
