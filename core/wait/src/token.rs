@@ -30,7 +30,7 @@ pub enum Wake {
 /// The role in which a thread sleeps while another thread drives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sleep {
-    /// Sleeps until this many completions are there, or until the driver's role is free: the role then is
+    /// Sleeps until the CQ's tail has reached this position, or until the driver's role is free: the role then is
     /// passed to this thread, which drives or passes it on.
     Driver(u32),
     /// Sleeps until any CQE is posted or any work ends. The role is never passed to this thread.
@@ -44,10 +44,15 @@ struct Sleeper {
     woken: bool,
 }
 
+/// True if the CQ's tail has reached a position. Both count modulo 2^32.
+pub fn has_reached(tail: u32, position: u32) -> bool {
+    tail.wrapping_sub(position) as i32 >= 0
+}
+
 impl Sleeper {
-    fn is_content_with(&self, ready: u32) -> bool {
+    fn is_content_with(&self, tail: u32) -> bool {
         match self.sleep {
-            Sleep::Driver(wants) => wants <= ready,
+            Sleep::Driver(until) => has_reached(tail, until),
             Sleep::Observer => true,
         }
     }
@@ -62,7 +67,7 @@ impl Sleeper {
 #[derive(Debug)]
 pub struct Token {
     driver: Driver,
-    /// The number of completions until which the caller that drives sleeps.
+    /// The position of the CQ's tail until which the caller that drives sleeps.
     driver_wants: Option<u32>,
     sleepers: Vec<Option<Sleeper>>,
     /// The number of `sleepers` that are occupied.
@@ -116,11 +121,11 @@ impl Token {
         matches!(self.driver, Driver::Nobody | Driver::Reactor)
     }
 
-    /// Gives the role to the calling thread for one sleep, until `wants` completions are there.
-    pub fn drive(&mut self, wants: u32) {
+    /// Gives the role to the calling thread for one sleep, until the CQ's tail has reached `until`.
+    pub fn drive(&mut self, until: u32) {
         debug_assert!(self.driver == Driver::Nobody, "one driver at a time");
         self.driver = Driver::Caller;
-        self.driver_wants = Some(wants);
+        self.driver_wants = Some(until);
     }
 
     /// Registers a thread that sleeps without driving. Returns its place.
@@ -146,16 +151,15 @@ impl Token {
         self.beside -= 1;
     }
 
-    /// Wakes each thread that waits for no more than `ready` completions, the number in the CQ, unless it
-    /// was woken already. Observers are woken by any post.
-    pub fn posted(&mut self, ready: u32, mut wake: impl FnMut(Wake)) {
-        if self.driver_wants.is_some_and(|wants| wants <= ready) {
+    /// Wakes each thread whose position `tail`, that of the CQ, has reached, unless it was woken already. Observers are woken by any post.
+    pub fn posted(&mut self, tail: u32, mut wake: impl FnMut(Wake)) {
+        if self.driver_wants.is_some_and(|until| has_reached(tail, until)) {
             self.driver_wants = None;
             wake(Wake::Driver);
         }
         for (place, sleeper) in self.sleepers.iter_mut().enumerate() {
             if let Some(sleeper) = sleeper
-                && sleeper.is_content_with(ready)
+                && sleeper.is_content_with(tail)
                 && sleeper.wakes()
             {
                 wake(Wake::Sleeper(place));

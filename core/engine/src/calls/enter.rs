@@ -9,7 +9,7 @@ use crate::feature::ring_fds;
 use crate::os::host::{self, Caller};
 use crate::os::{self, Fd, Timespec, user};
 use crate::request::version;
-use crate::ring::drive::caller;
+use crate::ring::drive::caller::{self, Goal, is_polled_by_caller};
 use crate::ring::drive::timers::now_ns;
 use crate::ring::drive::{leave, reactor};
 use crate::ring::{Core, CoreGuard, lifetime, live, lookup, registry};
@@ -268,6 +268,9 @@ fn go_on(
     caller: &Caller,
     taken: Option<u32>,
 ) -> Result<usize, Errno> {
+    let core = live(guard, serial).ok_or(Errno::EBADF)?;
+    // From here on other threads may reap what this call waits for.
+    let head = core.queues().cq.tail().wrapping_sub(core.queues().cq_ready());
     let submitted = match taken {
         Some(taken) => taken,
         None => enter_sq_thread(guard, serial, call)?,
@@ -282,7 +285,7 @@ fn go_on(
     }
     let complete = submitted == call.to_submit;
     let waited = if call.flags & IORING_ENTER_GETEVENTS != 0 && (complete || call.to_submit == 0) {
-        get_events(guard, serial, call, caller)
+        get_events(guard, serial, call, caller, head)
     } else {
         if let Some(core) = live(guard, serial)
             && call.to_submit == 0
@@ -344,7 +347,14 @@ fn follow_up(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, submitted: u3
     Ok(())
 }
 
-fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Caller) -> Result<(), Errno> {
+/// Waits as the call asks; `head` is the CQ's head at the end of the submission.
+fn get_events(
+    guard: &mut CoreGuard<'_>,
+    serial: u64,
+    call: &Enter,
+    caller: &Caller,
+    head: u32,
+) -> Result<(), Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     core.work_mut().note_fetch();
     let argument = wait_argument(call, core);
@@ -360,10 +370,7 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
             reactor::deadline_changed(core);
         }
     }
-    // A ring with IOPOLL polls devices: a call does not wait if no request is in flight.
-    let polls_nothing = is_polled_by_caller(core) && core.requests().live() == 0;
-    let wanted =
-        if polls_nothing { 0 } else { call.min_complete.min(core.queues().memory.layout().cq_entries) };
+    let wanted = wanted(core, call.min_complete);
     // Requests that wait for readiness must not starve where each call finds enough completions without waiting.
     core.readiness_mut().goes_unasked();
     if wanted == 0 || core.readiness().unasked() > core.patience() {
@@ -383,7 +390,7 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
         reactor::release(core);
     }
     core.drive_mut().fetched_at_once = core.most_fetched(wanted);
-    let waited = caller::wait(guard, serial, wanted, limits);
+    let waited = caller::wait(guard, serial, Goal::new(head, wanted), limits);
     if let Some(core) = live(guard, serial) {
         core.notify();
         if !core.order().ready.is_empty() && core.has_fetched_enough() {
@@ -402,6 +409,16 @@ fn get_events(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, caller: &Cal
         }
         other => other,
     }
+}
+
+/// Returns how many completions a call waits for that asks for `min_complete`. As in the kernel, a number beyond those of an `int` asks for
+/// none; and a ring with IOPOLL polls devices, so its call does not wait if there is a completion, or nothing in flight.
+fn wanted(core: &Core, min_complete: u32) -> u32 {
+    let waits = match is_polled_by_caller(core) {
+        true => core.requests().live() > 0 && core.queues().cq_ready() == 0,
+        false => min_complete <= i32::MAX as u32,
+    };
+    if waits { min_complete.min(core.queues().memory.layout().cq_entries) } else { 0 }
 }
 
 /// A call's arguments for its wait.
@@ -458,11 +475,6 @@ fn wait_argument(call: &Enter, core: &Core) -> Result<WaitArgument, Errno> {
         absolute: call.flags & IORING_ENTER_ABS_TIMER != 0,
         time: if argument.ts != 0 { Some(user::read(argument.ts)?) } else { None },
     })
-}
-
-/// True if the waiting thread polls for completions itself (IOPOLL without an SQ thread).
-pub(crate) fn is_polled_by_caller(core: &Core) -> bool {
-    core.is(IORING_SETUP_IOPOLL) && !core.is(IORING_SETUP_SQPOLL)
 }
 
 /// Checks the wait argument of a caller that polls. The argument is read, though neither its time nor its mask is used.

@@ -339,6 +339,38 @@ fn a_polled_ring_takes_direct_transfers_of_files_on_storage() {
     });
 }
 
+/// A thread that polls a device for completions waits no longer than anything is in flight, nor beside a completion.
+#[test]
+fn a_polled_ring_waits_only_for_what_is_in_flight() {
+    use std::os::unix::fs::OpenOptionsExt;
+    const LENGTH: usize = 1 << 16;
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("polled for");
+    std::fs::write(&path, vec![1; 2 * LENGTH]).unwrap();
+    let Ok(file) = File::options().read(true).custom_flags(libc::O_DIRECT).open(&path) else {
+        return skip("no direct transfers from storage");
+    };
+    both(|engine| {
+        let mut ring = Ring::new(engine, 8, IORING_SETUP_IOPOLL);
+        let (tell, told) = std::sync::mpsc::channel();
+        let file = file.try_clone().unwrap();
+        std::thread::spawn(move || {
+            let memory = mapped(2 * LENGTH, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE) as u64;
+            let read = |index: u64| Sqe {
+                fd: file.as_raw_fd(),
+                addr: memory + index * LENGTH as u64,
+                off: index * LENGTH as u64,
+                len: LENGTH as u32,
+                ..sqe(IORING_OP_READ, index)
+            };
+            ring.submit_and_wait(&[read(0), read(1)], 5);
+            while ring.enter(0, 1) == 0 && ring.reap().is_none() {}
+            // The other completion is unreaped, and nothing is in flight.
+            tell.send(ring.enter(0, 5)).unwrap();
+        });
+        told.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{engine:?}: it waits for what never comes"))
+    });
+}
+
 #[by(ours(32768, 0))]
 fn a_cq_that_is_never_read_stays_bounded(mut ring: Ring) {
     const BADR: i32 = -53;
@@ -388,9 +420,43 @@ fn a_ring_closed_during_a_wait_lives_until_the_wait_ends(engine: Engine) -> impl
     (waited, cqes)
 }
 
+/// A wait counts what was posted since it began, also what another thread has reaped meanwhile.
+#[both]
+fn a_wait_counts_what_another_thread_reaps(engine: Engine) {
+    let mut ring = Ring::new(engine, 4, 0);
+    let (fd, wanted) = (ring.fd, 2);
+    let (tell, told) = std::sync::mpsc::channel();
+    // One of them drives the ring, the other one sleeps beside it.
+    for _ in 0..2 {
+        let tell = tell.clone();
+        std::thread::spawn(move || {
+            tell.send(thread_id()).unwrap();
+            let waited = enter(engine, fd, 0, wanted, IORING_ENTER_GETEVENTS, std::ptr::null(), 0);
+            tell.send(waited).unwrap();
+        });
+        wait_until_asleep(told.recv().unwrap());
+    }
+    for user_data in 0..u64::from(wanted) {
+        assert_eq!(ring.run(&[nop(user_data, 0)]).len(), 1);
+    }
+    let waited = [(); 2].map(|()| told.recv_timeout(PATIENCE));
+    assert_eq!(waited, [Ok(0); 2], "{engine:?}");
+}
+
+/// As in the kernel, whose number of completions is an `int`.
+#[both(4, 0)]
+fn a_wait_for_a_negative_number_does_not_wait(ring: Ring) -> impl Answer {
+    let time = [0i64, 1_000_000];
+    let arg = io_uring_getevents_arg { ts: time.as_ptr() as u64, ..zeroed() };
+    let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
+    [1, u32::MAX].map(|wanted| {
+        enter(ring.engine, ring.fd, 0, wanted, flags, (&raw const arg).cast(), size_of_val(&arg))
+    })
+}
+
 /// Returns once a thread of this process sleeps in one of the calls that wait for a ring.
 fn wait_until_asleep(thread: i32) {
-    let waits = [libc::SYS_io_uring_enter, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
+    let waits = [libc::SYS_io_uring_enter, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2, libc::SYS_ppoll];
     while !sleeps_in(thread).is_some_and(|call| waits.contains(&call)) {
         std::thread::yield_now();
     }

@@ -6,13 +6,14 @@ use linux_raw_sys::io_uring::{
 };
 
 use crate::abi::Errno;
-use crate::calls::enter::{Enter, is_polled_by_caller};
+use crate::calls::enter::Enter;
 use crate::calls::register::TABLE;
 use crate::calls::register::call::Register;
 use crate::observe::chaos::{self, Call};
 use crate::os::Fd;
 use crate::os::host::Caller;
 use crate::ring::Core;
+use crate::ring::drive::caller::is_polled_by_caller;
 use crate::ring::registry::look;
 use crate::ring::row::Table;
 

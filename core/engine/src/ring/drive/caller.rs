@@ -1,5 +1,7 @@
 //! Waiting in `enter`: the caller does queued work, drives the ring, or sleeps while another thread drives.
 
+use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_SETUP_SQPOLL};
+
 use crate::abi::Errno;
 use crate::os::{self, EpollEvent, host};
 use crate::ring::drive::leave::{end_call, leave, pass_role_on};
@@ -8,37 +10,65 @@ use crate::ring::drive::reactor;
 use crate::ring::{Core, CoreGuard, Ring, lifetime, live};
 use crate::wait::Driver;
 use crate::wait::limits::Limits;
-use crate::wait::token::Sleep;
+use crate::wait::token::{Sleep, has_reached};
 use crate::work::{self, in_flight, pool};
 
 /// The time between two checks for room, while a caller waits and CQEs are kept. The kernel does not sleep then.
 const ROOM_NS: u64 = 1_000_000;
 
-/// Waits until `wanted` completions are there. The guard is unlocked while the caller sleeps.
+/// The end of a wait for completions.
+#[derive(Clone, Copy)]
+pub struct Goal {
+    /// The number of completions to wait for. Zero for a caller that only looks.
+    wanted: u32,
+    /// The position of the CQ's tail at which so many were posted, since the wait began or unreaped by then. Another thread may have reaped
+    /// them.
+    until: u32,
+}
+
+impl Goal {
+    /// Makes the goal of a wait for `wanted` completions, of a caller that found the CQ's head at `head`.
+    pub fn new(head: u32, wanted: u32) -> Goal {
+        Goal { wanted, until: head.wrapping_add(wanted) }
+    }
+
+    /// Returns the number of completions that are still to be posted.
+    fn missing(self, core: &Core) -> u32 {
+        if self.is_reached(core) { 0 } else { self.until.wrapping_sub(core.queues.cq.tail()) }
+    }
+
+    fn is_reached(self, core: &Core) -> bool {
+        core.queues.cq_ready() >= self.wanted || has_reached(core.queues.cq.tail(), self.until)
+    }
+}
+
+/// True if the waiting thread polls for completions itself (IOPOLL without an SQ thread).
+pub fn is_polled_by_caller(core: &Core) -> bool {
+    core.is(IORING_SETUP_IOPOLL) && !core.is(IORING_SETUP_SQPOLL)
+}
+
+/// Waits until enough completions were posted. The guard is unlocked while the caller sleeps.
 ///
 /// # Errors
 /// `ETIME` when the time is over, `EINTR` when a signal came, `EBADF` if the ring was closed.
-pub fn wait(
-    guard: &mut CoreGuard<'_>,
-    serial: u64,
-    mut wanted: u32,
-    mut limits: Limits,
-) -> Result<(), Errno> {
-    let mut fired_before = None;
+pub fn wait(guard: &mut CoreGuard<'_>, serial: u64, mut goal: Goal, mut limits: Limits) -> Result<(), Errno> {
+    let (mut fired_before, mut tail_before) = (None, None);
     loop {
         let core = live(guard, serial).ok_or(Errno::EBADF)?;
         core.fire_timers();
         core.advance_before_work();
-        if wanted == 0 {
+        if goal.wanted == 0 {
             core.look_at_in_flight();
         }
         core.flush_overflow();
         if core.queues.cq.take_dropped() {
             return Err(Errno::EBADR);
         }
-        // A TIMEOUT that fires ends the wait, however few completions there are.
+        // A TIMEOUT that fires ends the wait, however few completions there are. So does the end of the last request that a caller can poll for.
         let fired = core.time.timeouts.fired();
-        if core.queues.cq_ready() >= wanted || *fired_before.get_or_insert(fired) != fired {
+        let polls_nothing = is_polled_by_caller(core) && core.requests.live() == 0;
+        let tail = *tail_before.get_or_insert(core.queues.cq.tail());
+        if goal.is_reached(core) || *fired_before.get_or_insert(fired) != fired || polls_nothing {
             // Nobody would do this work, which blocks, before the program's next call.
             if !core.work.is_empty() && work::run_by_caller(guard, serial, false) {
                 continue;
@@ -50,32 +80,37 @@ pub fn wait(
             continue;
         }
         let core = live(guard, serial).ok_or(Errno::EBADF)?;
-        if core.queues.cq_ready() >= wanted {
+        if goal.is_reached(core) {
             return Ok(());
         }
-        let timeout_ns = match time_left(&mut wanted, &mut limits)? {
-            Time::Again => continue,
+        let timeout_ns = match time_left(&mut limits)? {
+            // What has come meanwhile ends the wait, even if another thread has reaped it.
+            Time::FirstPartOver if core.queues.cq.tail() != tail => return Err(Errno::ETIME),
+            Time::FirstPartOver => {
+                goal = Goal::new(core.queues.cq.tail().wrapping_sub(core.queues.cq_ready()), 1);
+                continue;
+            }
             Time::Left(ns) => ns,
         };
         debug_assert!(core.work.is_empty(), "no caller sleeps beside work that is queued for it");
         if !core.drive.token.is_free() {
-            sleep(guard, serial, wanted, timeout_ns, limits.signal_mask)?;
+            sleep(guard, serial, goal, timeout_ns, limits.signal_mask)?;
         } else if !core.recheck_if_due() && !core.guess() {
-            drive(guard, serial, wanted, timeout_ns, limits.signal_mask)?;
+            drive(guard, serial, goal, timeout_ns, limits.signal_mask)?;
         }
     }
 }
 
 enum Time {
-    /// `wanted` has changed.
-    Again,
+    /// The first part of the wait is over: from now on one completion is enough.
+    FirstPartOver,
     /// Nanoseconds left, `None` without a limit.
     Left(Option<u64>),
 }
 
 /// Returns how long to sleep. In the first part of the wait (`enough_ns`) only all wanted completions end the wait, even if the deadline is
 /// earlier; without a deadline, the end of this part is the deadline.
-fn time_left(wanted: &mut u32, limits: &mut Limits) -> Result<Time, Errno> {
+fn time_left(limits: &mut Limits) -> Result<Time, Errno> {
     if limits.deadline_ns.is_none() && limits.enough_ns.is_none() {
         return Ok(Time::Left(None));
     }
@@ -86,8 +121,7 @@ fn time_left(wanted: &mut u32, limits: &mut Limits) -> Result<Time, Errno> {
         }
         limits.enough_ns = None;
         limits.deadline_ns.get_or_insert(enough);
-        *wanted = 1;
-        return Ok(Time::Again);
+        return Ok(Time::FirstPartOver);
     }
     match limits.deadline_ns {
         Some(deadline) if deadline <= now => Err(Errno::ETIME),
@@ -119,7 +153,7 @@ fn help(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> bool {
 fn drive(
     guard: &mut CoreGuard<'_>,
     serial: u64,
-    wanted: u32,
+    goal: Goal,
     timeout_ns: Option<u64>,
     signal_mask: Option<u64>,
 ) -> Result<(), Errno> {
@@ -135,11 +169,11 @@ fn drive(
     let bounds =
         [timeout_ns, core.next_timer_ns(), core.next_recheck_ns(), room_ns, core.shared.next_look_ns()];
     let mut timeout_ns = bounds.into_iter().flatten().min();
-    let context = core.transfers_to_await(wanted.saturating_sub(core.queues.cq_ready()));
+    let context = core.transfers_to_await(goal.missing(core));
     if context.is_none() {
         timeout_ns = [timeout_ns, core.aio.lengthen_look_ns()].into_iter().flatten().min();
     }
-    core.drive.token.drive(wanted);
+    core.drive.token.drive(goal.until);
     core.drive.observers.caller_sleeps();
     core.watch_pages();
     let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
@@ -179,7 +213,7 @@ fn drive(
             Ok(())
         }
         Err(Errno::EBADF | Errno::EINVAL) if core.renews_epoll() => Ok(()),
-        Err(errno) => interrupted(core, wanted, errno),
+        Err(errno) => interrupted(core, goal, errno),
     }
 }
 
@@ -187,14 +221,14 @@ fn drive(
 fn sleep(
     guard: &mut CoreGuard<'_>,
     serial: u64,
-    wanted: u32,
+    goal: Goal,
     timeout_ns: Option<u64>,
     signal_mask: Option<u64>,
 ) -> Result<(), Errno> {
     debug_assert!(guard.passes_role_on(), "nobody keeps the role who neither drives nor passes it on");
-    let woken = sleep_as(guard, serial, Sleep::Driver(wanted), timeout_ns, signal_mask);
+    let woken = sleep_as(guard, serial, Sleep::Driver(goal.until), timeout_ns, signal_mask);
     match live(guard, serial) {
-        Some(core) => woken.or_else(|errno| interrupted(core, wanted, errno)),
+        Some(core) => woken.or_else(|errno| interrupted(core, goal, errno)),
         None => woken,
     }
 }
@@ -264,10 +298,10 @@ fn ended(ring: &'static Ring, serial: u64, place: Option<usize>, events: &[Epoll
     pollers.into_iter().for_each(|(ring, serial)| ring.look_in(serial));
 }
 
-fn interrupted(core: &mut Core, wanted: u32, errno: Errno) -> Result<(), Errno> {
+fn interrupted(core: &mut Core, goal: Goal, errno: Errno) -> Result<(), Errno> {
     core.advance();
     core.flush_overflow();
-    if wanted > 0 && core.queues.cq_ready() >= wanted { Ok(()) } else { Err(errno) }
+    if goal.wanted > 0 && goal.is_reached(core) { Ok(()) } else { Err(errno) }
 }
 
 /// Waits until the SQ thread has made room (`IORING_ENTER_SQ_WAIT`).
@@ -281,10 +315,12 @@ pub fn wait_for_sq_space(guard: &mut CoreGuard<'_>, serial: u64) -> Result<(), E
             return Ok(());
         }
         core.wake_sq_thread()?;
+        // The SQ thread wakes all who sleep. As many completions as here do not come meanwhile.
+        let goal = Goal::new(core.queues.cq.tail(), i32::MAX as u32);
         if core.drive.token.is_free() {
-            drive(guard, serial, u32::MAX, None, None)?;
+            drive(guard, serial, goal, None, None)?;
         } else {
-            sleep(guard, serial, u32::MAX, None, None)?;
+            sleep(guard, serial, goal, None, None)?;
         }
     }
 }

@@ -261,7 +261,7 @@ impl Core {
             self.notify_observers();
         }
         if self.drive.token.is_awaited() {
-            self.drive.wake_sleepers(self.queues.cq_ready());
+            self.drive.wake_sleepers(self.queues.cq.tail());
         }
         if self.shared.has_page() {
             self.shared.tell_others();

@@ -170,7 +170,7 @@ impl Core {
         if own_eventfd {
             self.signal_eventfd();
         }
-        self.drive.wake_sleepers(self.queues.cq_ready());
+        self.drive.wake_sleepers(self.queues.cq.tail());
     }
 
     /// Publishes in the page what the other processes have to know, before the page's lock is unlocked.

@@ -12,9 +12,9 @@ impl Drive {
         self.sleepers.wake(Wake::Driver);
     }
 
-    /// Wakes the callers for which enough completions are there, if `ready` completions wait to be reaped.
-    pub(in crate::ring) fn wake_sleepers(&mut self, ready: u32) {
-        self.token.posted(ready, |wake| self.sleepers.wake(wake));
+    /// Wakes the callers for which enough completions were posted; `tail` is that of the CQ.
+    pub(in crate::ring) fn wake_sleepers(&mut self, tail: u32) {
+        self.token.posted(tail, |wake| self.sleepers.wake(wake));
     }
 
     /// Passes the driver's role, which is free, to a sleeper. Returns false if there is none.
