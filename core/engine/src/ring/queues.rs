@@ -1,6 +1,6 @@
 //! The transitions between queues: from SQEs to requests, from requests to work or to the ready queue, from results to CQEs.
 
-use linux_raw_sys::io_uring::IORING_SQ_CQ_OVERFLOW;
+use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_SQ_CQ_OVERFLOW};
 
 use crate::abi::Errno;
 use crate::assets::directories::Description;
@@ -132,16 +132,21 @@ impl Core {
         }
     }
 
-    /// Receives a completion from another ring or process. A ring that defers posts it when its thread fetches.
-    pub fn receive(&mut self, cqe: Cqe) {
-        if self.defers() {
-            if !self.forward(&cqe) {
+    /// Receives a completion from another ring or process. A ring that defers posts it when its thread fetches, unless that thread polls a
+    /// device, as in the kernel.
+    ///
+    /// # Errors
+    /// `EOVERFLOW` if it cannot be passed on to the process of that thread.
+    pub fn receive(&mut self, cqe: Cqe) -> Result<(), Errno> {
+        if self.defers() && !self.is(IORING_SETUP_IOPOLL) {
+            if !self.forward(&cqe)? {
                 self.queues.cq.hold_back(cqe);
             }
             self.notify_deferred();
         } else {
             self.beside_batch(|core| core.post_unrequested(cqe));
         }
+        Ok(())
     }
 
     /// Posts the completions that were held back.

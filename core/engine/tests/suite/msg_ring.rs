@@ -94,6 +94,18 @@ fn polled_rings_exchange_messages(mut ring: Ring) -> impl Answer {
     (all, own)
 }
 
+/// A ring that polls devices shows a message at once, also if it defers.
+#[both(8, 0)]
+fn a_message_to_a_polled_ring_is_not_deferred(mut ring: Ring) -> impl Answer {
+    [IORING_SETUP_IOPOLL, IORING_SETUP_IOPOLL | DEFER, DEFER].map(|flags| {
+        let mut target = Ring::new(ring.engine, 8, flags);
+        let sent = ring.run(&[message(1, target.fd, 2, 3)]);
+        let at_once = target.reap();
+        target.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+        (sent, at_once, target.reap())
+    })
+}
+
 #[both]
 fn a_waiting_target_is_woken(engine: Engine) {
     for flags in [0, IORING_SETUP_SQPOLL] {

@@ -525,6 +525,46 @@ fn a_message_reaches_a_ring_that_only_the_parent_may_drive(mut ring: Ring) -> im
     (cqes, ended(pid))
 }
 
+/// More messages than there is room for letters arrive, though their sender ends before anybody fetches them.
+#[both(64, DEFER)]
+fn messages_to_a_parent_outlive_the_child(mut ring: Ring) -> impl Answer {
+    const ALL: u64 = 100;
+    let pid = child(|| {
+        let mut own = Ring::new(ring.engine, 8, 0);
+        (1..=ALL).all(|off| {
+            let message = Sqe { fd: ring.fd, off, ..sqe(IORING_OP_MSG_RING, 1) };
+            submit(&mut own, &[message]) == 1 && wait_for(&mut own, 1) == [(1, 0)]
+        })
+    });
+    (ended(pid), wait_for(&mut ring, ALL as usize))
+}
+
+/// Nor is a message lost for which there is no room: its sender learns of that.
+#[by(ours(8, DEFER))]
+fn messages_to_a_parent_that_does_not_fetch_are_refused_at_last(mut ring: Ring) {
+    const OVERFLOW: i32 = -libc::EOVERFLOW;
+    let [mut to_parent, _] = [pipe(), pipe()];
+    let pid = child(|| {
+        let mut own = Ring::new(Engine::User, 8, 0);
+        let mut sent = 0u8;
+        loop {
+            let message = Sqe { fd: ring.fd, off: sent.into(), ..sqe(IORING_OP_MSG_RING, 1) };
+            assert_eq!(submit(&mut own, &[message]), 1);
+            match wait_for(&mut own, 1)[..] {
+                [(1, 0)] => sent += 1,
+                [(1, OVERFLOW)] => break,
+                _ => return false,
+            }
+        }
+        to_parent.1.write_all(&[sent]).is_ok()
+    });
+    let mut sent = [0];
+    to_parent.0.read_exact(&mut sent).unwrap();
+    assert_eq!(ended(pid), 0);
+    let arrived: Vec<u64> = wait_for(&mut ring, sent[0].into()).iter().map(|cqe| cqe.0).collect();
+    assert!(arrived.iter().copied().eq(0..sent[0].into()) && ring.reap().is_none(), "{arrived:?}");
+}
+
 #[both(8, 0)]
 fn a_duplicate_that_nobody_told_of_is_the_ring(ring: Ring) -> impl Answer {
     // SAFETY: a new descriptor.

@@ -64,7 +64,8 @@ impl Core {
     /// Accepts a message without a file.
     ///
     /// # Errors
-    /// `EINVAL` for fields that such a message does not have, `EBADFD` if the ring is not enabled.
+    /// `EINVAL` for fields that such a message does not have, `EBADFD` if the ring is not enabled, `EOVERFLOW` if it is full of messages that
+    /// another process has not fetched.
     pub(in crate::feature::messages) fn accept_data(&mut self, sqe: &Sqe) -> Result<usize, Errno> {
         if sqe.addr as u32 != Command::IORING_MSG_DATA as u32 {
             return Err(Errno::EINVAL);
@@ -80,8 +81,7 @@ impl Core {
             return Err(Errno::EBADFD);
         }
         let flags = if passes { sqe.file_index } else { 0 };
-        self.receive(Cqe { user_data: sqe.off, res: sqe.len as i32, flags, big: [0; 2] });
-        Ok(0)
+        self.receive(Cqe { user_data: sqe.off, res: sqe.len as i32, flags, big: [0; 2] }).map(|()| 0)
     }
 
     fn accept_file(&mut self, sqe: &Sqe, file: Passed) -> Result<usize, Errno> {
@@ -90,7 +90,7 @@ impl Core {
         }
         let slot = self.install_file(file?.into_fd(), sqe.file_index)?;
         if sqe.op_flags & IORING_MSG_RING_CQE_SKIP == 0 {
-            self.receive(Cqe { user_data: sqe.off, res: slot as i32, flags: 0, big: [0; 2] });
+            self.receive(Cqe { user_data: sqe.off, res: slot as i32, flags: 0, big: [0; 2] })?;
         }
         Ok(slot)
     }

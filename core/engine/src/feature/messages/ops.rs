@@ -48,7 +48,7 @@ pub const MSG_RING: Row = Row::new(
 .block(send)
 .of_its_ring()
 .unused(Unused::BUF_INDEX.with(Unused::PERSONALITY))
-.errors(&[Errno::EINVAL, Errno::EBADF, Errno::EBADFD]);
+.errors(&[Errno::EINVAL, Errno::EBADF, Errno::EBADFD, Errno::EOVERFLOW]);
 
 fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     check(&cx.sqe)

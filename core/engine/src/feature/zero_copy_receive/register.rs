@@ -335,7 +335,8 @@ fn tell(guard: &mut CoreGuard<'_>, queue: &Shared, notice: Notice) {
     if let Some(core) = live(guard, notice.ring)
         && let Some(cqe) = completion(queue, notice)
     {
-        core.receive(cqe);
+        let received = core.receive(cqe);
+        debug_assert!(received.is_ok(), "a queue belongs to a ring of this process");
     }
 }
 

@@ -222,27 +222,58 @@ impl Core {
 
     /// Posts a message that was sent to this ring in another process.
     fn take_completion(&mut self, place: usize, letter: Letter) {
-        let Some(shared) = &self.shared.0 else { return };
-        if self.drive.submitter == Submitter::Elsewhere {
-            return;
+        if self.drive.submitter != Submitter::Elsewhere {
+            self.post_completion(place, letter);
         }
+    }
+
+    fn post_completion(&mut self, place: usize, letter: Letter) {
+        let Some(shared) = &self.shared.0 else { return };
         shared.state().take_letter(place);
         let (res, flags) = (letter.count as i32, letter.flags);
         self.post_unrequested(Cqe { user_data: letter.user_data, res, flags, big: [0; 2] });
     }
 
-    /// Sends a completion to the process whose thread drives this ring. Returns false if that is this process, or if there is no room.
-    pub(in crate::ring) fn forward(&mut self, cqe: &Cqe) -> bool {
-        let Some(shared) = &self.shared.0 else { return false };
-        self.drive.submitter == Submitter::Elsewhere
-            && shared.write(Letter {
-                kind: COMPLETION,
-                from: family::own(),
-                user_data: cqe.user_data,
-                count: cqe.res as u32,
-                flags: cqe.flags,
-                ..Letter::default()
-            })
+    /// Sends a completion to the process whose thread drives this ring. Returns false if that is this process.
+    ///
+    /// # Errors
+    /// `EOVERFLOW` if there is room for it neither among the letters nor in the CQ.
+    pub(in crate::ring) fn forward(&mut self, cqe: &Cqe) -> Result<bool, Errno> {
+        if self.shared.0.is_none() || self.drive.submitter != Submitter::Elsewhere {
+            return Ok(false);
+        }
+        let letter = Letter {
+            kind: COMPLETION,
+            from: family::own(),
+            user_data: cqe.user_data,
+            count: cqe.res as u32,
+            flags: cqe.flags,
+            ..Letter::default()
+        };
+        let writes = |core: &Core| core.shared.0.as_ref().is_some_and(|shared| shared.write(letter));
+        if !writes(self) {
+            self.post_completions();
+            if !writes(self) {
+                return Err(Errno::EOVERFLOW);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Posts the messages that the process whose thread drives this ring has not read, as far as the CQ has room: that process may not come
+    /// for long.
+    fn post_completions(&mut self) {
+        for place in 0..MAIL {
+            let Some(shared) = &self.shared.0 else { return };
+            let letter = shared.state().mail[place];
+            let is_kept_elsewhere = self.shared.overflows_elsewhere() || self.shared.kept_in_mail();
+            if is_kept_elsewhere || !self.queues.has_room_for(1) {
+                return;
+            }
+            if letter.kind == COMPLETION {
+                self.post_completion(place, letter);
+            }
+        }
     }
 
     /// Leaves the CQEs that found no room to the first process that reads of them. Returns false if letters have no room for all of them
