@@ -36,6 +36,28 @@ fn one_descriptor_is_enough(engine: Engine) -> impl Answer {
     ended(pid)
 }
 
+/// A ring that gets no registered descriptor leaves no other behind.
+#[by(ours(8, 0))]
+fn a_ring_that_cannot_be_registered_leaves_no_descriptor(_ring: Ring) {
+    let page = page_bytes();
+    let memory = mapped(2 * page, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED) as u64;
+    let pid = child(|| {
+        // SAFETY: descriptors and a limit of this process's own.
+        let lowest = unsafe {
+            let lowest = libc::dup(2);
+            libc::close(lowest);
+            let limit = libc::rlimit { rlim_cur: lowest as u64 + 1, rlim_max: lowest as u64 + 1 };
+            assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+            lowest
+        };
+        let mut params = params(IORING_SETUP_NO_MMAP | IORING_SETUP_REGISTERED_FD_ONLY);
+        (params.cq_off.user_addr, params.sq_off.user_addr) = (memory, memory + page as u64);
+        // SAFETY: a new descriptor of this process's own.
+        setup(Engine::User, 8, &mut params) == -libc::EMFILE && unsafe { libc::dup(2) } == lowest
+    });
+    assert_eq!(ended(pid), 0);
+}
+
 #[both]
 fn sizes(engine: Engine) -> impl Answer {
     let (cqsize, clamp) = (IORING_SETUP_CQSIZE, IORING_SETUP_CLAMP);

@@ -54,7 +54,7 @@ pub fn register(call: &Register) -> Result<usize, Errno> {
 /// # Errors
 /// `EBUSY` if no place is empty.
 pub fn register_own(fd: Fd) -> Result<Fd, Errno> {
-    let own = os::duplicate(fd)?;
+    let own = os::duplicate(fd).inspect_err(|_| release([fd]))?;
     descriptors::duplicated(fd, own);
     release([fd]);
     ring_fds::put(own, 0..PLACES).map(|place| place as Fd).inspect_err(|_| release([own]))
