@@ -1,7 +1,7 @@
 //! Raises limits of the process for one call, as far as permitted, because they are meant for the program and not for the engine.
 
 use crate::sync::AcrossFork;
-use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::{futex_wait, futex_wake, limit, monotonic_ns, nr};
 use anyring_abi::Errno;
 
@@ -180,13 +180,23 @@ pub fn highest(old: &nr::rlimit64) -> Option<nr::rlimit64> {
     (old.rlim_cur < old.rlim_max).then_some(nr::rlimit64 { rlim_cur: old.rlim_max, rlim_max: old.rlim_max })
 }
 
+/// The size of files was limited at the last look.
+static SIZES_LIMITED: AtomicBool = AtomicBool::new(false);
+
+/// True if the size of files was limited when memory was last made for a ring. To ask each time would cost a system call for each write.
+pub fn were_sizes_limited() -> bool {
+    SIZES_LIMITED.load(Ordering::Relaxed)
+}
+
 /// Calls `act` while files may have `length` bytes. A lower limit is raised, with privilege even beyond the hard limit.
 ///
 /// # Errors
 /// `EFBIG` if the limit cannot be raised.
 pub fn with_file_size<T>(length: u64, mut act: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     // If a sandbox refuses the query, the limit counts as infinite.
-    if limit(nr::RLIMIT_FSIZE, None).map_or(u64::MAX, |limit| limit.rlim_cur) >= length {
+    let most = limit(nr::RLIMIT_FSIZE, None).map_or(u64::MAX, |limit| limit.rlim_cur);
+    SIZES_LIMITED.store(most != u64::MAX, Ordering::Relaxed);
+    if most >= length {
         return act();
     }
     let high =

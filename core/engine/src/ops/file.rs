@@ -149,16 +149,18 @@ fn sync_file_range(work: &mut Work) -> Result<usize, Errno> {
     unsafe { os::call(nr::__NR_sync_file_range, arguments) }
 }
 
+/// Makes the system call. The kernel always leaves it to a thread of its own, which no signal of it reaches; FTRUNCATE, too.
 fn fallocate(work: &mut Work) -> Result<usize, Errno> {
     let sqe = &work.sqe;
     let arguments = [work.fd as usize, sqe.len as usize, sqe.off as usize, sqe.addr as usize, 0, 0];
     // SAFETY: touches no memory.
-    unsafe { os::call(nr::__NR_fallocate, arguments) }
+    os::without_size_signal(|| unsafe { os::call(nr::__NR_fallocate, arguments) })
 }
 
 fn ftruncate(work: &mut Work) -> Result<usize, Errno> {
+    let arguments = [work.fd as usize, work.sqe.off as usize, 0, 0, 0, 0];
     // SAFETY: touches no memory.
-    match unsafe { os::call(nr::__NR_ftruncate, [work.fd as usize, work.sqe.off as usize, 0, 0, 0, 0]) } {
+    match os::without_size_signal(|| unsafe { os::call(nr::__NR_ftruncate, arguments) }) {
         // The system call checks the length first.
         Err(Errno::EINVAL) if !os::is_open(work.fd) => Err(Errno::EBADF),
         result => result,

@@ -824,9 +824,13 @@ fn block(work: &mut Work, direction: Direction) -> Result<usize, Errno> {
     let (writes, offset) = (direction == Direction::Write, work.sqe.off);
     // SAFETY: the request names this memory; the kernel checks that it is mapped.
     let call = |number, arguments| unsafe { work.call(number, arguments) };
-    plain_call(work.fd, &work.sqe, |flags| {
-        os::transfer_by(call, writes, work.fd, memory.vectors(), offset, flags)
-    })
+    let transfer = || {
+        plain_call(work.fd, &work.sqe, |flags| {
+            os::transfer_by(call, writes, work.fd, memory.vectors(), offset, flags)
+        })
+    };
+    // A thread of the kernel's gets no signal.
+    if writes && os::limits::were_sizes_limited() { os::without_size_signal(transfer) } else { transfer() }
 }
 
 fn finish(cx: &mut Attempt<'_>, result: Result<usize, Errno>, direction: Direction) -> Outcome {

@@ -284,6 +284,33 @@ fn allocation_and_advice(mut ring: Ring) -> impl Answer {
     ]
 }
 
+/// Threads of the kernel, which do these requests, get no signal when a file would become longer than the limit allows.
+#[test]
+fn beyond_the_limit_of_file_sizes_is_an_error_without_a_signal() {
+    const MOST: u64 = 1 << 16;
+    let limit_sizes = |most| {
+        let limit = libc::rlimit { rlim_cur: most, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: a limit of ours.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
+    };
+    both(|engine| {
+        limit_sizes(MOST);
+        let mut ring = Ring::new(engine, 8, 0);
+        let file = memory_file(b"");
+        let fd = file.as_raw_fd();
+        let mut answers = results(&ring.one_by_one(&[
+            Sqe { fd, addr: 2 * MOST, ..sqe(IORING_OP_FALLOCATE, 1) },
+            Sqe { fd, off: 2 * MOST, ..sqe(IORING_OP_FTRUNCATE, 2) },
+            Sqe { off: MOST, ..writing(IORING_OP_WRITE, 3, &file, b"abcd") },
+            Sqe { off: MOST - 2, ..writing(IORING_OP_WRITE, 4, &file, b"abcd") },
+        ]));
+        let writes = [5, 6].map(|id| Sqe { off: MOST, ..writing(IORING_OP_WRITE, id, &file, b"abcd") });
+        answers.extend(results(&ring.run(&writes)));
+        limit_sizes(libc::RLIM_INFINITY);
+        answers
+    });
+}
+
 /// A chain goes on when an operation on a file fails in it, unless the operation's file was at fault.
 #[both(8, IORING_SETUP_SUBMIT_ALL)]
 fn failures_that_break_no_link(mut ring: Ring) -> impl Answer {
