@@ -68,6 +68,18 @@ fn signalled_per_batch_and_seen_when_enter_returns(mut ring: Ring) -> impl Answe
     counts
 }
 
+/// The count of an eventfd is at its limit, and a write to it would wait until somebody reads it: the ring's signal does not.
+#[both(4, 0)]
+fn a_full_eventfd_holds_nobody_up(mut ring: Ring) -> impl Answer {
+    let event = eventfd(0, libc::EFD_CLOEXEC);
+    // SAFETY: writes to a descriptor of ours.
+    assert_eq!(unsafe { libc::eventfd_write(event.as_raw_fd(), u64::MAX - 1) }, 0);
+    ring.register_eventfd(&event);
+    let answer = results(&ring.run(&[sqe(IORING_OP_NOP, 1)]));
+    assert!(take(&event) >= u64::MAX - 1);
+    answer
+}
+
 /// A completion of what the call does itself is no news for an eventfd of asynchronous ones; a close does not change that.
 #[both(8, 0)]
 fn a_close_in_a_submission_is_no_news(mut ring: Ring) -> impl Answer {

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use crate::abi::Errno;
 use crate::os::sync::{AcrossFork, Mutex};
-use crate::os::{self, Fd, FileIdentity, OwnedFd};
+use crate::os::{self, Fd, FileIdentity, OwnedFd, nr};
 
 /// All eventfds that are registered with rings of this process.
 static REGISTERED: Mutex<Registered> = Mutex::new(Registered(Vec::new()));
@@ -84,6 +84,8 @@ pub struct RegisteredEventfd {
     identity: FileIdentity,
     number: Number,
     async_only: bool,
+    /// A write waits while the count is at its limit.
+    may_wait: bool,
 }
 
 impl RegisteredEventfd {
@@ -98,15 +100,18 @@ impl RegisteredEventfd {
         }
         let identity = os::identity(own.fd())?;
         let number = os::eventfd_number(own.fd()).ok().flatten();
+        let may_wait = os::fcntl(own.fd(), nr::F_GETFL, 0)? as u32 & nr::O_NONBLOCK == 0;
         REGISTERED.lock().add(number, own.fd())?;
-        Ok(RegisteredEventfd { own, identity, number, async_only })
+        Ok(RegisteredEventfd { own, identity, number, async_only, may_wait })
     }
 
     /// Signals the eventfd. Unseen by the front end, the program may have closed the engine's duplicate and opened another file with
-    /// its number: nothing is written to another file.
+    /// its number: nothing is written to another file. A count at its limit stays as it is: a write would wait until somebody reads.
     pub fn signal(&self) {
-        if os::identity(self.own.fd()) == Ok(self.identity) {
-            os::eventfd_add(self.own.fd());
+        let fd = self.own.fd();
+        let is_full = || self.may_wait && os::poll_now(fd, nr::EPOLLOUT) == Ok(0);
+        if os::identity(fd) == Ok(self.identity) && !is_full() {
+            os::eventfd_add(fd);
         }
     }
 
