@@ -51,7 +51,9 @@ pub use proc::{
 };
 pub use same_file::{order_of_files, same_file};
 pub use signals::*;
-pub use sockets::{set_socket_option, socket_cookie, socket_option, socket_option_at, unread, unsent};
+pub use sockets::{
+    linger_seconds, set_socket_option, socket_cookie, socket_option, socket_option_at, unread, unsent,
+};
 pub use vdso::monotonic_ns;
 
 use sync::atomic::AtomicU32;

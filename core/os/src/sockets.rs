@@ -6,7 +6,8 @@
 use linux_raw_sys::ioctl::{FIONREAD, TIOCOUTQ};
 use linux_raw_sys::net::{
     AF_INET, AF_INET6, IPPROTO_RAW, IPPROTO_TCP, IPPROTO_UDP, IPPROTO_UDPLITE, MSG_DONTWAIT, MSG_PEEK,
-    SO_ACCEPTCONN, SO_COOKIE, SO_DOMAIN, SO_ERROR, SO_PROTOCOL, SO_TYPE, SOCK_DGRAM, SOCK_STREAM, SOL_SOCKET,
+    SO_ACCEPTCONN, SO_COOKIE, SO_DOMAIN, SO_ERROR, SO_LINGER, SO_PROTOCOL, SO_TYPE, SOCK_DGRAM, SOCK_STREAM,
+    SOL_SOCKET,
 };
 
 use crate::{Fd, call, nr};
@@ -30,6 +31,15 @@ pub fn socket_option_at(fd: Fd, level: u32, name: u32) -> Result<i32, Errno> {
 pub fn socket_cookie(fd: Fd) -> Result<u64, Errno> {
     let mut value = 0u64;
     get(fd, SOL_SOCKET, SO_COOKIE, &mut value).map(|()| value)
+}
+
+/// Returns how many seconds a close of the socket waits for its data to be sent (`SO_LINGER`); `None` if it does not wait.
+pub fn linger_seconds(fd: Fd) -> Result<Option<u32>, Errno> {
+    let [on, seconds] = {
+        let mut linger = [0u32; 2];
+        get(fd, SOL_SOCKET, SO_LINGER, &mut linger).map(|()| linger)?
+    };
+    Ok((on != 0).then_some(seconds))
 }
 
 /// Reads an integer option by `getsockopt(2)`.

@@ -10,6 +10,7 @@ use linux_raw_sys::net::{SO_LINGER, SO_RCVLOWAT, SOL_SOCKET};
 use crate::abi::{Errno, flags};
 use crate::assets::mounts::{self, Place};
 use crate::assets::notes;
+use crate::os::sync::atomic::{AtomicBool, Ordering};
 use crate::os::{self, Fd, host};
 
 /// Facts about a descriptor.
@@ -46,7 +47,7 @@ impl Kind {
     pub const TCP: Kind = Kind(1 << 10);
     /// A connected stream socket that sends the bytes of many requests in one call.
     pub const STREAM_TRAINS: Kind = Kind(1 << 12);
-    /// `SO_LINGER` is off: closing the socket, or a connection accepted from it, does not wait. If the program sets the
+    /// No socket, or `SO_LINGER` is off: closing the socket, or a connection accepted from it, does not wait. If the program sets the
     /// option unobserved, the close waits in its submission, as in the kernel.
     pub const NO_LINGER: Kind = Kind(1 << 13);
     /// The file system has no non-blocking reads, but `POSIX_FADV_WILLNEED` begins a read.
@@ -262,13 +263,27 @@ pub fn closes_at_once(fd: Fd) -> bool {
     closes_at_once
 }
 
+/// `SO_LINGER` was set on a socket of the process, as far as the engine was told.
+static LINGER_WAS_SET: AtomicBool = AtomicBool::new(false);
+
+/// True if the close of a descriptor of the engine's own may wait for data to be sent.
+pub fn may_linger(fd: Fd) -> bool {
+    // Relaxed: what sets the option before the close of another thread has synchronized with that thread.
+    LINGER_WAS_SET.load(Ordering::Relaxed)
+        && !noted(fd).has(Kind::NO_LINGER)
+        && os::linger_seconds(fd).is_ok_and(|wait| wait.is_some_and(|seconds| seconds > 0))
+}
+
 /// Forgets what setting option `name` of a socket changes; called before the program sets it. True if rings have to forget the socket's
 /// kind, too.
 #[inline]
 #[must_use]
 pub fn option_set(fd: Fd, level: u32, name: u32) -> bool {
     let (forgotten, changes_kind) = match (level, name) {
-        (SOL_SOCKET, SO_LINGER) => (Kind::NO_LINGER, false),
+        (SOL_SOCKET, SO_LINGER) => {
+            LINGER_WAS_SET.store(true, Ordering::Relaxed);
+            (Kind::NO_LINGER, false)
+        }
         (SOL_SOCKET, SO_RCVLOWAT) => (Kind::TCP, true),
         _ => return false,
     };

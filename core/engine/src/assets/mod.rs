@@ -3,6 +3,7 @@
 pub mod by_descriptor;
 pub mod directories;
 pub mod kinds;
+pub mod lingering;
 pub mod mounts;
 pub mod notes;
 pub mod table;

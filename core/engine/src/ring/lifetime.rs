@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 
 use crate::assets::directories::{self, Directories};
-use crate::assets::mounts;
+use crate::assets::{lingering, mounts};
 use crate::feature::eventfd;
 use crate::feature::futex::waits;
 use crate::feature::timeouts::Timeouts;
@@ -163,6 +163,7 @@ pub unsafe fn forked() {
         watches::forked();
         eventfd::forked();
         directories::forked();
+        lingering::forked();
         mounts::forked();
         exported::forked();
         stand_in::forked();
@@ -262,7 +263,7 @@ impl Drop for Core {
         let ids: Vec<RequestId> = self.requests.ids().collect();
         for id in ids {
             if let FileHold::Owned(fd) = self.requests[id].file {
-                os::close(fd);
+                lingering::close(fd);
             }
         }
         reactor::forget(self);

@@ -5,7 +5,7 @@
 use crate::common::prelude::*;
 
 /// Longer than the test may take.
-static LINGER: libc::linger = libc::linger { l_onoff: 1, l_linger: 60 };
+static LINGER: libc::linger = libc::linger { l_onoff: 1, l_linger: 3600 };
 
 /// On what lingering is turned on, and how.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -109,6 +109,53 @@ fn a_lingering_close_holds_nobody_up() {
     for lingers in [Lingers::Listener, Lingers::Connection, Lingers::ByRing] {
         for waits in [0, 1] {
             nobody_else_waits(lingers, waits);
+        }
+    }
+}
+
+/// The ways in which a ring closes the last descriptor of a connection, beside a CLOSE of the descriptor.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum LastClose {
+    /// A slot of the file table is emptied.
+    Slot,
+    /// A request has ended whose descriptor the program had closed.
+    Request,
+    /// The ring ends.
+    Ring,
+}
+
+#[test]
+fn no_last_close_of_a_ring_holds_anybody_up() {
+    for sees in [false, true] {
+        for last in [LastClose::Slot, LastClose::Request, LastClose::Ring] {
+            let mut ring = Ring::new(Engine::User, 8, 0);
+            if sees {
+                anyring_engine::install(&SEEING);
+            }
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let (fd, mut client) = accepted(&mut ring, &listener);
+            set_linger(fd);
+            match last {
+                LastClose::Request => {
+                    ring.submit(&[Sqe { fd, op_flags: libc::POLLPRI as u32, ..sqe(IORING_OP_POLL_ADD, 2) }]);
+                }
+                _ => ring.register_files(&[fd]),
+            }
+            fill(fd);
+            close(Engine::User, fd);
+            match last {
+                LastClose::Slot => {
+                    assert_eq!(
+                        ring.run(&[Sqe { fd: 0, file_index: 1, ..sqe(IORING_OP_CLOSE, 3) }])[0].res,
+                        0
+                    );
+                }
+                LastClose::Request => drop(ring.collect_from(&[cancel(3, 2, 0)], 2)),
+                LastClose::Ring => drop(ring),
+            }
+            // The data arrive, and then the end.
+            let data = std::iter::repeat_with(|| client.read(&mut [0; 1 << 16]).unwrap());
+            assert!(data.take_while(|&count| count > 0).sum::<usize>() > 0, "{last:?}");
         }
     }
 }

@@ -18,7 +18,7 @@ use linux_raw_sys::io_uring::IORING_FILE_INDEX_ALLOC;
 
 use crate::abi::Errno;
 use crate::assets::table::{Gone, NodeIndex, Table};
-use crate::assets::{kinds, notes};
+use crate::assets::{kinds, lingering, notes};
 use crate::os::{self, Fd, nr};
 
 /// The `file_index` that asks for any empty slot.
@@ -93,7 +93,7 @@ impl FileTable {
     /// Closes every file; the ring ends.
     pub fn close_all(&mut self) {
         self.fresh.clear();
-        self.table.drain().for_each(os::close);
+        self.table.drain().for_each(lingering::close);
     }
 
     /// Removes all slots; the caller releases the returned nodes.

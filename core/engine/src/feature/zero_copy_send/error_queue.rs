@@ -5,9 +5,9 @@ use core::mem::offset_of;
 
 use linux_raw_sys::general as nr;
 use linux_raw_sys::net::{
-    AF_INET, AF_INET6, IP_RECVERR, IPPROTO_TCP, IPV6_RECVERR, MSG_ERRQUEUE, SHUT_RDWR, SO_LINGER,
-    SO_SELECT_ERR_QUEUE, SO_TIMESTAMPING, SO_TIMESTAMPING_NEW, SO_ZEROCOPY, SOL_IP, SOL_IPV6, SOL_SOCKET,
-    TCP_USER_TIMEOUT, cmsghdr,
+    AF_INET, AF_INET6, IP_RECVERR, IPPROTO_TCP, IPV6_RECVERR, MSG_ERRQUEUE, SHUT_RDWR, SO_SELECT_ERR_QUEUE,
+    SO_TIMESTAMPING, SO_TIMESTAMPING_NEW, SO_ZEROCOPY, SOL_IP, SOL_IPV6, SOL_SOCKET, TCP_USER_TIMEOUT,
+    cmsghdr,
 };
 
 use crate::abi::Errno;
@@ -251,12 +251,7 @@ pub fn is_all_sent(fd: Fd) -> bool {
 /// True if a close would reset the connection immediately: data is unread, or the program asked for it
 /// (`SO_LINGER` without a time).
 pub fn is_reset_by_end(fd: Fd) -> bool {
-    let (mut linger, mut length) = ([0i32; 2], size_of::<[i32; 2]>() as u32);
-    let (to, length_at) = (linger.as_mut_ptr() as usize, &raw mut length as usize);
-    let arguments = [fd as usize, SOL_SOCKET as usize, SO_LINGER as usize, to, length_at, 0];
-    // SAFETY: writes two integers and a length of the engine's.
-    let told = unsafe { call(nr::__NR_getsockopt, arguments) };
-    os::unread(fd).is_ok_and(|unread| unread > 0) || told.is_ok() && linger[0] != 0 && linger[1] == 0
+    os::unread(fd).is_ok_and(|unread| unread > 0) || os::linger_seconds(fd) == Ok(Some(0))
 }
 
 /// Resets a connection; queued data is dropped.

@@ -6,7 +6,7 @@ use linux_raw_sys::general::{EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, E
 
 use crate::abi::Errno;
 use crate::assets::table::NodeIndex;
-use crate::assets::{notes, unseen};
+use crate::assets::{lingering, notes, unseen};
 use crate::os::{self, Fd};
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::reactor;
@@ -362,7 +362,6 @@ impl Core {
 
     /// Closes a descriptor that is the engine's own.
     pub fn close_own(&mut self, fd: Fd) {
-        notes::closes(fd);
         self.zero_copy.forget_name(fd);
         self.resources.directories.forget(fd);
         if let Some(index) = self.readiness.find(fd) {
@@ -373,7 +372,7 @@ impl Core {
                 self.complete(waiter.id, Errno::EBADF.negated());
             }
         }
-        os::close(fd);
+        lingering::close(fd);
     }
 }
 
