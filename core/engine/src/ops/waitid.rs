@@ -14,7 +14,7 @@ use crate::process::nonblocking;
 use crate::request::field::{Field, Unused};
 use crate::request::op::{Caps, op};
 use crate::request::shown::{Kind, When, arg};
-use crate::request::{FileHold, structures};
+use crate::request::{FileHold, Flags, Request, structures};
 use crate::ring::Attempt;
 use crate::ring::row::{Outcome, Row, prep_nothing};
 use crate::wait::timers::Clock;
@@ -29,6 +29,7 @@ pub const WAITID: Row =
             arg(Field::Offset, "infop", Kind::StructureFilled(structures::SIGINFO)),
             arg(Field::FileIndex, "options", Kind::Flags(names::WAIT_OPTIONS)),
         ])
+        .failed(failed)
         .unused(Unused::ADDR.with(Unused::OP_FLAGS).with(Unused::BUF_INDEX).with(Unused::ADDR3))
         .errors(&[Errno::EINVAL, Errno::EFAULT, Errno::ECHILD, Errno::ECANCELED]);
 
@@ -95,6 +96,14 @@ fn descriptor(sqe: &Sqe) -> Option<Fd> {
         P_PIDFD => os::duplicate(sqe.fd).ok(),
         _ => None,
     }
+}
+
+/// Tells of no process if the wait was cancelled, as far as the memory can be written.
+fn failed(request: &Request, result: i32) -> i32 {
+    if request.flags.has(Flags::CANCELED) {
+        let _ = tell(request.sqe.off, &[0; 32]);
+    }
+    result
 }
 
 /// Writes the words that the kernel writes: all but the gap in the middle.

@@ -67,6 +67,24 @@ fn a_stop_and_what_is_there_already(mut ring: Ring) -> impl Answer {
     (all, infos.map(|info| told(&info, id)), child.wait().unwrap().signal())
 }
 
+/// A cancellation does not fail in another way if the memory cannot be written.
+#[both(8, 0)]
+fn a_cancelled_wait_tells_of_nobody(mut ring: Ring) -> impl Answer {
+    let mut child = child();
+    let mut infos = [[-1; 32]; 2];
+    let cases = [(libc::P_PID, child.id()), (libc::P_ALL, 0)];
+    let mut all = Vec::new();
+    for ((which, id), info) in cases.into_iter().zip(&mut infos) {
+        ring.submit(&[wait_for(which, id, info, libc::WEXITED, 1)]);
+        all.extend(results(&ring.collect_from(&[cancel(2, 1, 0)], 2)));
+    }
+    ring.submit(&[Sqe { off: 8, ..wait_for(libc::P_ALL, 0, &mut [0; 32], libc::WEXITED, 3) }]);
+    all.extend(results(&ring.collect_from(&[cancel(4, 3, 0)], 2)));
+    signal(child.id(), libc::SIGKILL);
+    child.wait().unwrap();
+    (all, infos.map(|info| told(&info, 0)))
+}
+
 #[both(8, IORING_SETUP_SUBMIT_ALL)]
 fn errors(mut ring: Ring) -> impl Answer {
     let mut info = [-1; 32];
