@@ -18,7 +18,8 @@ use linux_raw_sys::io_uring::{
 use crate::abi::{Errno, names};
 use crate::assets::notes;
 use crate::feature::eventfd;
-use crate::os::{self, Fd};
+use crate::os::{self, Fd, OwnedFd};
+use crate::request::data::OpData;
 use crate::request::field::{Field, Unused};
 use crate::request::op::{Caps, op};
 use crate::request::shown::{self, Kind, When, arg};
@@ -193,30 +194,32 @@ impl Lent {
     }
 }
 
-/// Finds the stand-in of the ring to be polled, and updates it from the ring's CQ. No lock may be held.
+/// Finds the stand-in of the ring to be polled, and updates it from the ring's CQ. No lock may be held. That of another ring is duplicated
+/// here: the program may close that ring before this one is locked again.
 fn find_stand_in(work: &mut Work) -> Result<usize, Errno> {
     let stand_in = stand_in::of(work.sqe.fd)?;
     stand_in::synchronize(work.sqe.fd);
-    if let Some(polled) = registry::get(work.sqe.fd)
-        && !core::ptr::eq(polled.ring(), work.ring())
-        && let Some(core) = polled.lock().as_mut()
-    {
-        core.drive_mut().observers.polled_by(work.ring(), work.serial);
+    let polled = registry::get(work.sqe.fd).ok_or(Errno::EBADF)?;
+    if !core::ptr::eq(polled.ring(), work.ring()) {
+        work.data = OpData::Input(OwnedFd::new(notes::duplicate(stand_in)?));
+        if let Some(core) = polled.lock().as_mut() {
+            core.drive_mut().observers.polled_by(work.ring(), work.serial);
+        }
     }
     Ok(stand_in as usize)
 }
 
 fn poll_stand_in(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
-    let named = registry::get(cx.sqe.fd);
-    let own_ring = named.is_some_and(|ring| core::ptr::eq(ring.ring(), cx.ring.ring()));
-    let hold = match result {
+    let is_canceled = cx.flags.has(Flags::CANCELED);
+    let hold = match core::mem::take(&mut cx.data) {
+        OpData::Input(of_other) if !is_canceled => FileHold::Owned(of_other.into_fd()),
         // The stand-in lives as long as the request's own ring.
-        Ok(stand_in) if own_ring => Ok(FileHold::Plain(stand_in as Fd)),
-        Ok(stand_in) => notes::duplicate(stand_in as Fd).map(FileHold::Owned),
-        Err(errno) => Err(errno),
+        _ => FileHold::Plain(result.unwrap_or(0) as Fd),
     };
-    match hold {
-        Ok(hold) => {
+    match result {
+        // A request that was cancelled meanwhile does not begin to wait, but ends.
+        Ok(_) if is_canceled => Outcome::Wait(0),
+        Ok(_) => {
             cx.release_file();
             let request = cx.request_mut();
             request.file = hold;

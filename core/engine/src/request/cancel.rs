@@ -17,10 +17,10 @@ use crate::abi::Errno;
 use crate::abi::errno::to_res;
 use crate::os::{self, Fd, user};
 use crate::request::op::Caps;
-use crate::request::{FileHold, Flags, Phase, RequestId};
+use crate::request::{FileHold, Flags, Phase, Request, RequestId};
 use crate::ring::drive::caller;
 use crate::ring::shared::Question;
-use crate::ring::{Core, CoreGuard, live};
+use crate::ring::{Core, CoreGuard, live, registry};
 
 const FLAGS: u32 = IORING_ASYNC_CANCEL_ALL
     | IORING_ASYNC_CANCEL_FD
@@ -35,17 +35,19 @@ pub struct Wanted {
     question: Question,
     /// The file to match, with `IORING_ASYNC_CANCEL_FD`.
     file: Fd,
+    /// That file is a ring: a poll of it has another file, the ring's stand-in.
+    is_ring: bool,
 }
 
 impl Wanted {
     /// Makes criteria of `question`, for any file.
     pub fn new(question: Question) -> Wanted {
-        Wanted { question, file: -1 }
+        Wanted { question, file: -1, is_ring: false }
     }
 
     /// Restricts the criteria to requests on this file.
     pub fn of_file(self, file: Fd) -> Wanted {
-        Wanted { file, ..self }
+        Wanted { file, is_ring: registry::is_ring(file), ..self }
     }
 
     fn has(&self, flag: u32) -> bool {
@@ -75,7 +77,12 @@ impl Wanted {
             && (!self.has(IORING_ASYNC_CANCEL_FD)
                 || request.op.caps.has(Caps::FILE)
                     && request.file != FileHold::None
-                    && self.is_of(request.file.fd(), last))
+                    && (self.is_of(request.file.fd(), last) || self.is_polled_by(request)))
+    }
+
+    /// True if the request polls the wanted ring.
+    fn is_polled_by(&self, request: &Request) -> bool {
+        self.is_ring && request.op.caps.has(Caps::POLLS) && os::same_file(request.sqe.fd, self.file)
     }
 
     /// True if `fd` refers to the wanted file. The cache helps because many requests have the same descriptor.
@@ -105,7 +112,10 @@ impl Core {
     fn cancellable(&mut self, wanted: &Wanted) -> Vec<RequestId> {
         let mut candidates = if wanted.by_user_data() {
             self.requests_mut().named(wanted.question.user_data)
-        } else if wanted.has(IORING_ASYNC_CANCEL_FD) && !wanted.has(IORING_ASYNC_CANCEL_ANY) {
+        } else if wanted.has(IORING_ASYNC_CANCEL_FD)
+            && !wanted.has(IORING_ASYNC_CANCEL_ANY)
+            && !wanted.is_ring
+        {
             self.requests_mut().on_file(wanted.file, |request| request.op.caps.has(Caps::FILE))
         } else {
             self.requests().ids().collect()
@@ -205,7 +215,14 @@ impl Core {
                 }
             }
             Phase::Working => {
-                if self.is_past_recall(id) || self.work().has_finished(id) {
+                let is_done = self.work().has_finished(id);
+                let goes_on = self[id].op.caps.has(Caps::POLLS) || self[id].flags.has(Flags::MULTISHOT);
+                if is_done && goes_on && !self[id].flags.has(Flags::CANCELED) {
+                    // A thread has made one step of a request that then waits. When the submitter fetches that, the request ends instead.
+                    self[id].flags.set(Flags::CANCELED);
+                    return Ok(counts);
+                }
+                if self.is_past_recall(id) || is_done {
                     return Err(Errno::ENOENT);
                 }
                 if self[id].op.caps.has(Caps::COMMITTED) {

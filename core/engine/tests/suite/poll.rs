@@ -243,6 +243,32 @@ fn a_ring_that_polls_itself_stops(mut ring: Ring) -> impl Answer {
     all
 }
 
+/// A cancellation by descriptor finds polls of rings, like those of any other file.
+#[both(8, 0)]
+fn a_poll_of_a_ring_is_cancelled_by_the_rings_descriptor(mut ring: Ring) -> impl Answer {
+    let other = Ring::new(ring.engine, 4, 0);
+    ring.submit(&[poll(1, &other.fd, IN, 0), poll(2, &ring.fd, libc::POLLPRI as u32, 0)]);
+    let fds = [other.fd, ring.fd, other.fd];
+    fds.map(|fd| {
+        let by_descriptor = Sqe { fd, ..cancel(3, 0, IORING_ASYNC_CANCEL_FD) };
+        let mut all = results(&ring.collect_from(&[by_descriptor], 1));
+        all.extend(results(&peek(&mut ring)));
+        all
+    })
+}
+
+/// A ring that defers polls it, too, before its thread has fetched anything.
+#[both]
+fn a_poll_of_a_ring_outlives_that_ring(engine: Engine) -> impl Answer {
+    [0, DEFER].map(|flags| {
+        let mut polling = Ring::new(engine, 4, flags);
+        let mut polled = Ring::new(engine, 4, 0);
+        polling.submit(&[poll(1, &polled.fd, IN, 0)]);
+        polled.close();
+        results(&polling.collect_from(&[cancel(2, 1, 0)], 2))
+    })
+}
+
 #[both(512, 0)]
 fn many_polls_of_the_ring_itself(mut ring: Ring) -> impl Answer {
     let fd = ring.fd;
