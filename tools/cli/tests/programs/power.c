@@ -161,13 +161,14 @@ static void check_create(unsigned steps) {
     }
 }
 
-/* A file that each step replaces. With `syncs_file`, the new data are on the device before the rename. */
+/* A file that each step replaces. With `syncs_file`, the new data are on the device before the rename. The first step replaces nothing, so that its data need a
+ * sync on every file system. */
 static void replace(int directory, int syncs_file, int syncs_directory) {
     for (unsigned step = 0; step < STEPS; step++) {
         int fd = open_at("new", O_CREAT | O_TRUNC | O_WRONLY);
         fill(bytes, BLOCK, step);
         write_at(fd, bytes, BLOCK, 0);
-        if (syncs_file)
+        if (syncs_file || step == 0)
             sync_file(fd);
         rename_to("new", "current");
         if (syncs_directory)
