@@ -10,8 +10,9 @@
 //! its operation begins, with the contents that it will overwrite, and when it has ended, with the contents then. In between, other
 //! operations may run: a clock that all processes share shows which of two operations ended before the other began.
 //!
-//! Once the power is cut, nothing is noted any more: each process that has something to note ends instead. Where the journal has no room, the
-//! power is cut ([`State::Full`]).
+//! The power is cut at a *moment*: before the operation of a certain deed, or after it ([`moments_of`]). Once the power is cut, nothing is
+//! noted any more: each process that has something to note ends instead. Where the journal has no room, the power is cut
+//! ([`State::Full`]).
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -27,6 +28,15 @@ const IMAGES: usize = 256 << 20;
 
 /// The size of a journal's memory, of which only the used part takes space.
 pub const JOURNAL_BYTES: usize = HEADER + DEEDS * size_of::<Slot>() + IMAGES;
+
+/// The last moment that a journal can have.
+pub const LAST_MOMENT: u64 = moments_of(DEEDS - 1)[1];
+
+/// Returns the moments before and after the operation of a deed, by the deed's number in the journal. Moments are numbered from 1.
+pub const fn moments_of(deed: usize) -> [u64; 2] {
+    let before = 2 * deed as u64 + 1;
+    [before, before + 1]
+}
 
 /// Images begin and end at multiples of this many bytes of their file: the largest sector of a device.
 pub const ALIGNMENT: u64 = 4096;
@@ -214,6 +224,8 @@ struct Header {
     clock: AtomicU64,
     deeds: AtomicU64,
     images: AtomicU64,
+    /// The moment at which the power is cut; 0 for none.
+    moment: AtomicU64,
     state: AtomicU32,
 }
 
@@ -270,12 +282,13 @@ impl Words<'_> {
 }
 
 impl Journal {
-    /// Makes a journal in fresh memory of [`JOURNAL_BYTES`] zeros.
+    /// Makes a journal in fresh memory of [`JOURNAL_BYTES`] zeros, which has the power cut at a moment; 0 for none.
     ///
     /// # Safety
     /// The memory must be aligned to 8 bytes, live as long as the journal, and be accessed as a journal only.
-    pub unsafe fn create(memory: NonNull<u8>) -> Journal {
+    pub unsafe fn create(memory: NonNull<u8>, moment: u64) -> Journal {
         let journal = Journal { memory };
+        journal.header().moment.store(moment, Ordering::Relaxed);
         // Release pairs with the acquire load in `open`.
         journal.header().magic.store(MAGIC, Ordering::Release);
         journal
@@ -324,6 +337,11 @@ impl Journal {
         cut.is_ok()
     }
 
+    /// Cuts the power if it is to be cut at this moment. True if this call did it.
+    pub fn comes_to(&self, moment: u64) -> bool {
+        self.header().moment.load(Ordering::Relaxed) == moment && self.cut(State::Cut)
+    }
+
     /// Claims memory for an image of up to `most` bytes, which `fill` writes, and returns the image of the bytes that `fill` says it wrote.
     /// `None` if there is no room.
     pub fn image(&self, most: usize, fill: impl FnOnce(NonNull<u8>) -> usize) -> Option<Image> {
@@ -349,11 +367,20 @@ impl Journal {
         }
     }
 
-    /// Notes an operation that begins. Returns its number; `None` if there is no room.
-    pub fn begin(&self, began: &Began) -> Option<usize> {
-        let place = self.header().deeds.fetch_add(1, Ordering::Relaxed);
-        let place = usize::try_from(place).ok().filter(|&place| place < DEEDS)?;
-        let slot = self.slot(place);
+    /// Claims the number of the next deed, from 0; `None` if there is no room.
+    pub fn claim(&self) -> Option<usize> {
+        let number = self.header().deeds.fetch_add(1, Ordering::Relaxed);
+        usize::try_from(number).ok().filter(|&number| number < DEEDS)
+    }
+
+    /// Returns the number of deeds that were claimed so far.
+    pub fn count(&self) -> usize {
+        self.header().deeds.load(Ordering::Relaxed).min(DEEDS as u64) as usize
+    }
+
+    /// Notes an operation that begins, by the number that was claimed for it.
+    pub fn begin(&self, number: usize, began: &Began) {
+        let slot = self.slot(number);
         let mut words = Words { slot, at: 1 };
         let Began { effect, marks, opcode, who, serial, pid, after, offset, length, .. } = *began;
         let at = self.header().clock.fetch_add(1, Ordering::SeqCst) + 1;
@@ -367,7 +394,6 @@ impl Journal {
         debug_assert!(words.at <= END);
         // Release pairs with the acquire load in `deeds`.
         slot.0[0].store(BEGAN, Ordering::Release);
-        Some(place)
     }
 
     /// Notes the end of an operation, by its number; `None` if it has failed.
@@ -385,10 +411,9 @@ impl Journal {
         slot.0[0].store(ENDED, Ordering::Release);
     }
 
-    /// Returns the deeds, in the order of their beginnings, without those that failed.
+    /// Returns the deeds, in the order of their beginnings, without those that failed or never began.
     pub fn deeds(&self) -> impl Iterator<Item = Deed> {
-        let count = self.header().deeds.load(Ordering::Relaxed).min(DEEDS as u64) as usize;
-        (0..count).filter_map(|place| Deed::of(self.slot(place)))
+        (0..self.count()).filter_map(|place| Deed::of(self.slot(place)))
     }
 }
 
@@ -451,8 +476,14 @@ mod tests {
 
         fn journal(&mut self) -> Journal {
             // SAFETY: the memory has this size, and the test keeps it.
-            unsafe { Journal::create(NonNull::new(self.0.as_mut_ptr().cast()).expect("memory is there")) }
+            unsafe { Journal::create(NonNull::new(self.0.as_mut_ptr().cast()).expect("memory is there"), 4) }
         }
+    }
+
+    fn begin(journal: &Journal, began: &Began) -> Option<usize> {
+        let number = journal.claim()?;
+        journal.begin(number, began);
+        Some(number)
     }
 
     fn began(serial: u64, names: Image) -> Began {
@@ -486,7 +517,7 @@ mod tests {
         });
         let names = names.expect("there is room");
         let all: Vec<usize> =
-            (0..3).map(|serial| journal.begin(&began(serial, names)).expect("room")).collect();
+            (0..3).map(|serial| begin(&journal, &began(serial, names)).expect("room")).collect();
         let ended = Ended { length: 20, node: began(9, names).node };
         journal.end(all[2], Some(&ended));
         journal.end(all[1], None);
@@ -496,6 +527,19 @@ mod tests {
         assert_eq!(deeds[1], Deed { began_at: 3, began: began(2, names), ended: Some((4, ended)) });
         assert_eq!(journal.bytes(deeds[0].began.names), b"a\0b\0");
         assert_eq!(journal.now(), 4);
+    }
+
+    #[test]
+    fn the_power_is_cut_at_its_moment() {
+        let mut memory = Memory::new();
+        let journal = memory.journal();
+        let come_to = |number| moments_of(number).map(|moment| journal.comes_to(moment));
+        let numbers: Vec<usize> = (0..2).filter_map(|_| journal.claim()).collect();
+        assert_eq!(numbers, [0, 1]);
+        assert_eq!((come_to(0), journal.state()), ([false, false], State::Running));
+        assert_eq!((come_to(1), journal.state()), ([false, true], State::Cut), "after the second one");
+        assert_eq!((come_to(1), journal.count()), ([false, false], 2), "once");
+        assert_eq!(journal.deeds().count(), 0, "none has begun");
     }
 
     #[test]
@@ -514,9 +558,9 @@ mod tests {
         assert!(journal.image(IMAGES - 8, |_| 0).is_some());
         assert!(journal.image(9, |_| 9).is_none() && journal.image(usize::MAX, |_| 0).is_none());
         let images = Image::default();
-        assert!((0..DEEDS as u64).all(|serial| journal.begin(&began(serial, images)).is_some()));
-        assert_eq!(journal.begin(&began(0, images)), None);
-        assert_eq!(journal.deeds().count(), DEEDS);
+        assert!((0..DEEDS as u64).all(|serial| begin(&journal, &began(serial, images)).is_some()));
+        assert_eq!(begin(&journal, &began(0, images)), None);
+        assert_eq!((journal.deeds().count(), journal.count()), (DEEDS, DEEDS));
     }
 
     #[test]

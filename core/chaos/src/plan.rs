@@ -40,8 +40,6 @@ struct Header {
     /// The process that has the journal, in its own PID namespace, and its descriptor; 0 if there is no journal.
     journal_pid: AtomicU32,
     journal_fd: AtomicU32,
-    /// The decision at which the power is cut, if all decisions are carried out.
-    cut: AtomicU64,
     processes: [Process; PROCESSES],
 }
 
@@ -327,12 +325,10 @@ impl Plan {
         }
     }
 
-    /// Lets the processes of the plan note what they do to files in the journal that the process `pid` has open as `fd`, and cuts the power at
-    /// the decision `cut`.
-    pub fn keep_journal(&self, pid: u32, fd: u32, cut: u64) {
+    /// Lets the processes of the plan note what they do to files in the journal that the process `pid` has open as `fd`.
+    pub fn keep_journal(&self, pid: u32, fd: u32) {
         let header = self.header();
         header.journal_fd.store(fd, Ordering::Relaxed);
-        header.cut.store(cut, Ordering::Relaxed);
         header.journal_pid.store(pid, Ordering::Relaxed);
     }
 
@@ -340,16 +336,6 @@ impl Plan {
     pub fn journal(&self) -> Option<(u32, u32)> {
         let pid = self.header().journal_pid.load(Ordering::Relaxed);
         (pid != 0).then(|| (pid, self.header().journal_fd.load(Ordering::Relaxed)))
-    }
-
-    /// Returns the injection if the power is to be cut here.
-    pub fn cuts(&self, subject: &Subject) -> Option<Injection> {
-        let id = subject.id();
-        let chosen = match self.header().only.load(Ordering::Relaxed) {
-            0 => self.header().cut.load(Ordering::Relaxed) == id,
-            _ => self.carries_out(id),
-        };
-        chosen.then_some(Injection { id, value: 0 })
     }
 
     /// Returns the injection if this fault is to be injected here.
@@ -533,20 +519,12 @@ mod tests {
     }
 
     #[test]
-    fn the_power_is_cut_where_that_was_decided() {
-        let subject = |serial| Subject { fault: Fault::CutBefore, ..subject(serial) };
-        let cuts =
-            |plan: &Plan| (0..9).filter(|&serial| plan.cuts(&subject(serial)).is_some()).collect::<Vec<_>>();
+    fn the_journal_is_found_by_the_plan() {
         let mut memory = Memory::new(Mode::Random, 0);
         let plan = memory.plan(MILLION, Mode::Random, 0);
-        assert!(cuts(&plan).is_empty() && plan.journal().is_none());
-        plan.keep_journal(7, 8, subject(5).id());
-        assert_eq!((cuts(&plan), plan.journal()), (std::vec![5], Some((7, 8))));
-        let ids = [subject(3).id()];
-        let mut memory = Memory::new(Mode::Only(&ids), 0);
-        let plan = memory.plan(MILLION, Mode::Only(&ids), 0);
-        plan.keep_journal(7, 8, subject(5).id());
-        assert_eq!(cuts(&plan), [3], "a replay has its own");
+        assert_eq!(plan.journal(), None);
+        plan.keep_journal(7, 8);
+        assert_eq!(plan.journal(), Some((7, 8)));
     }
 
     #[test]

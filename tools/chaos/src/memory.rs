@@ -2,6 +2,7 @@
 
 use std::io;
 
+use anyring_chaos_plan::journal::LAST_MOMENT;
 use anyring_chaos_plan::{Entry, Fault, Mode, Plan, Settings, bytes};
 use anyring_mapping::SharedFile;
 
@@ -37,12 +38,17 @@ impl Dose {
         ids.dedup();
         Dose { settings, only: Some(ids) }
     }
+
+    /// Returns the moment of the power cut among these faults; 0 if there is none. The id of a cut is its moment, and no other id is so small.
+    pub(crate) fn moment(&self) -> u64 {
+        self.only.iter().flatten().copied().find(|id| (1..=LAST_MOMENT).contains(id)).unwrap_or(0)
+    }
 }
 
 /// A fault that was injected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Injected {
-    /// The number that identifies the decision.
+    /// The number that identifies the decision; the moment, if the power was cut there.
     pub id: u64,
     /// The fault.
     pub fault: Fault,
@@ -56,13 +62,17 @@ pub struct Injected {
     pub process: u64,
     /// The process ID, as the process sees it.
     pub pid: u32,
-    /// The loss in words, if the fault is a loss; otherwise empty.
+    /// The loss or the moment in words, if the fault is a loss or a power cut; otherwise empty.
     pub detail: String,
 }
 
 impl From<Entry> for Injected {
     fn from(entry: Entry) -> Injected {
         let Entry { injection, subject, opcode, pid } = entry;
+        let detail = match subject.fault {
+            Fault::CutBefore | Fault::CutAfter => format!("moment {}", injection.id),
+            _ => String::new(),
+        };
         Injected {
             id: injection.id,
             fault: subject.fault,
@@ -71,7 +81,7 @@ impl From<Entry> for Injected {
             ring: subject.who.ring,
             process: subject.who.process,
             pid,
-            detail: String::new(),
+            detail,
         }
     }
 }

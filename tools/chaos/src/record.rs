@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use anyring_chaos_plan::journal::LAST_MOMENT;
 use anyring_chaos_plan::{Fault, Faults, MILLION, Settings};
 use serde::{Deserialize, Serialize};
 
@@ -59,7 +60,7 @@ pub struct RecordedPower {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedFault {
-    /// The number that identifies the decision: 16 hexadecimal digits. Only this field is used for a replay.
+    /// The number that identifies the decision, or the moment of the power cut: 16 hexadecimal digits. Only this field is used for a replay.
     pub id: String,
     /// The name of the fault.
     pub fault: String,
@@ -117,7 +118,7 @@ impl Record {
     pub fn power(&self) -> Result<Option<Power>, String> {
         let Some(RecordedPower { model, setup, check }) = self.power_cut.clone() else { return Ok(None) };
         let model = Model::named(&model).ok_or_else(|| format!("there is no crash model \"{model}\""))?;
-        Ok(Some(Power { model, setup, check, moments: OnceLock::new() }))
+        Ok(Some(Power { model, setup, check, moment: None, whole: OnceLock::new() }))
     }
 
     /// Reads a record from a file.
@@ -152,8 +153,11 @@ impl Record {
             faults = faults.with(Fault::named(name).ok_or_else(|| format!("there is no fault \"{name}\""))?);
         }
         let rate = rate(self.rate)?;
+        let cuts = [Fault::CutBefore, Fault::CutAfter].map(Fault::name);
         let id = |one: &RecordedFault| {
-            u64::from_str_radix(&one.id, 16).map_err(|_| format!("\"{}\" is no id of a fault", one.id))
+            let id = u64::from_str_radix(&one.id, 16).ok();
+            let is_one = |id: &u64| !cuts.contains(&&*one.fault) || (1..=LAST_MOMENT).contains(id);
+            id.filter(is_one).ok_or_else(|| format!("\"{}\" is no id of the fault {}", one.id, one.fault))
         };
         let mut ids = self.injected.iter().map(id).collect::<Result<Vec<u64>, _>>()?;
         ids.sort_unstable();
@@ -224,5 +228,9 @@ mod tests {
         assert!(refused(|record| record.faults.push("wind".into())).contains("wind"));
         assert!(refused(|record| record.rate = 2.0).contains('2'));
         assert!(refused(|record| record.injected[0].id = "x".into()).contains("\"x\""));
+        let is_no_moment = |record: &mut Record| {
+            (record.injected[0].fault, record.injected[0].id) = ("cut-after".into(), "10001".into());
+        };
+        assert!(refused(is_no_moment).contains("10001"));
     }
 }

@@ -43,17 +43,10 @@ impl Runner<'_> {
     /// # Errors
     /// Returns errors of creating the plan and of starting the command.
     pub fn run(&self, dose: &Dose, output: Output) -> io::Result<Option<Report>> {
-        let plan = SharedPlan::new(dose)?;
         if let Some(power) = &self.power {
-            let Some((outcome, report, lost)) = power.run(&self.launch, &plan, dose, self.interrupted)?
-            else {
-                return Ok(None);
-            };
-            let (mut injected, unlogged) = plan.injected();
-            injected.extend(lost);
-            let outcome = Outcome { harms: plan.harms(), ..outcome };
-            return Ok(Some(Report { outcome, injected, unlogged, power: Some(report) }));
+            return power.run(&self.launch, dose, self.interrupted);
         }
+        let plan = SharedPlan::new(dose)?;
         let outcome = self.launch.run(plan.path().as_ref(), output, self.interrupted)?;
         let (injected, unlogged) = plan.injected();
         let harms = plan.harms();

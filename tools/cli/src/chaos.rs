@@ -175,8 +175,9 @@ impl Session<'_> {
     /// Runs the program once, with the streams of this command.
     fn once(&self, rule: Rule) -> Result<ExitCode, Stop> {
         let seed = self.dose.settings.seed;
-        let has_moments = self.dose.only.is_some() || self.runner.power.is_none();
-        let judge = if rule.compare || !has_moments { Some(self.judge(rule.clone())?) } else { None };
+        let draws_moment = |power: &Power| self.dose.only.is_none() && power.moment.is_none();
+        let has_moment = !self.runner.power.as_deref().is_some_and(draws_moment);
+        let judge = if rule.compare || !has_moment { Some(self.judge(rule.clone())?) } else { None };
         let kept = judge.is_some() || rule.expect.is_some() || self.runner.power.is_some();
         leave_interrupts_to_the_program(self.runner.launch.timeout.is_none() && !kept);
         let output = if kept { Output::Kept } else { Output::Inherited };
@@ -246,13 +247,15 @@ impl Session<'_> {
     fn search_with(&self, judge: &Judge, runs: u64) -> Result<Vec<Found>, Stop> {
         let bar = progress(runs);
         let (passed, failed, injected) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        let left_alone = Mutex::new(LeftAlone::default());
+        let (left_alone, ended) = (Mutex::new(LeftAlone::default()), AtomicU64::new(0));
         let tell = |report: &Report, failure: Option<&Failure>| {
             let count = if failure.is_some() { &failed } else { &passed };
             count.fetch_add(1, Ordering::Relaxed);
             if let (None, Some(power)) = (failure, &report.power) {
                 left_alone.lock().expect("no thread panics").add(power);
             }
+            let is_whole = report.power.as_ref().is_some_and(|power| power.moment == 0 && !power.is_full);
+            ended.fetch_add(u64::from(is_whole), Ordering::Relaxed);
             injected.fetch_add(report.faults(), Ordering::Relaxed);
             bar.inc(1);
             bar.set_message(format!("{} failed", failed.load(Ordering::Relaxed)));
@@ -267,11 +270,19 @@ impl Session<'_> {
         say_error!(
             "anyring: from seed {first} on: {passed} passed, {failed} failed, {injected} faults injected"
         );
+        let ended = ended.into_inner();
+        if ended > 0 {
+            say_error!("anyring: in {ended} of them the power was cut when the program had ended");
+        }
         left_alone.into_inner().expect("no thread panics").print();
         for group in anyring_chaos::alike(&found) {
             // With fewer faults, the cause is easier to find.
             let Some(simplest) = group.iter().min_by_key(|found| found.report.faults()) else { continue };
-            say_error!("anyring: {}\n  {}", describe_group(&group), self.command(simplest.seed));
+            say_error!(
+                "anyring: {}\n  {}",
+                describe_group(&group),
+                self.command(simplest.seed, simplest.report.power.as_ref())
+            );
             print_power(simplest.report.power.as_ref());
             print_harms(&simplest.report.outcome.harms);
         }
@@ -348,8 +359,8 @@ impl Session<'_> {
         })
     }
 
-    /// Returns the command that runs a seed again.
-    fn command(&self, seed: u64) -> String {
+    /// Returns the command that runs a seed again, and cuts the power at the same moment.
+    fn command(&self, seed: u64, cut: Option<&PowerReport>) -> String {
         let mut words: Vec<OsString> =
             vec!["anyring".into(), "chaos".into(), "--seed".into(), seed.to_string().into()];
         let mut option = |name: &str, value: Option<String>| {
@@ -366,6 +377,7 @@ impl Session<'_> {
             option("--check", Some(power.check.clone()));
             option("--setup", power.setup.clone());
             option("--crash-model", Some(power.model.name.to_owned()));
+            option("--cut-at", cut.map(|cut| cut.moment.to_string()));
             words.push("--power-cut".into());
         }
         if self.arguments.compare {
@@ -420,7 +432,8 @@ fn settings(arguments: &Chaos) -> Result<Settings, Stop> {
 fn power(arguments: &Chaos) -> Option<Power> {
     let check = arguments.check.clone().filter(|_| arguments.power_cut)?;
     let model = arguments.crash_model.unwrap_or(Model::ALL[0]);
-    Some(Power { model, setup: arguments.setup.clone(), check, moments: OnceLock::new() })
+    let (setup, moment) = (arguments.setup.clone(), arguments.cut_at);
+    Some(Power { model, setup, check, moment, whole: OnceLock::new() })
 }
 
 /// Returns a random seed, which is short because users have to type it.
@@ -508,9 +521,11 @@ impl LeftAlone {
 }
 
 fn print_power(power: Option<&PowerReport>) {
-    let Some(PowerReport { is_full, consequences, left_alone }) = power else { return };
+    let Some(PowerReport { moment, is_full, consequences, left_alone }) = power else { return };
     if *is_full {
         say_error!("anyring: the record of what the program writes is full: the power was cut there");
+    } else if *moment == 0 {
+        say_error!("anyring: the power was cut when the program had ended");
     }
     if *consequences > 0 {
         say_error!("  and {consequences} later operations, which cannot be left without these");

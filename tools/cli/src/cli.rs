@@ -1,5 +1,6 @@
 //! The command line.
 
+use anyring_chaos_plan::journal::LAST_MOMENT;
 use anyring_engine::request::version::Version;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
@@ -468,6 +469,13 @@ pub struct Chaos {
     /// faults are injected, unless --faults selects some.
     #[arg(long, requires = "check", conflicts_with_all = ["replay", "compare"])]
     pub power_cut: bool,
+
+    /// Cut the power at this moment, and not where the seed chooses; 0: when the program has ended
+    ///
+    /// The moments are those before and after each operation on files, in the order in which the program begins the operations. The
+    /// command that is printed for a seed that failed has this option.
+    #[arg(long, value_name = "MOMENT", requires = "power_cut", value_parser = clap::value_parser!(u64).range(..=LAST_MOMENT))]
+    pub cut_at: Option<u64>,
 
     /// After the power cut, run this command of the shell; a run fails if its exit status differs from that without a power cut
     ///

@@ -117,6 +117,76 @@ fn some_bugs_are_none_on_a_certain_file_system() {
     passes("power", "replace", "ext4");
 }
 
+/// A program that does a NOP more between its operations in each run: its requests have other numbers each time.
+#[test]
+fn other_requests_do_not_shift_the_moment() {
+    let (directory, records) = (Directory::new("idle"), Directory::new("idle-record"));
+    let (program, path) = (built("power"), records.0.join("few.json"));
+    let (program, path) = (program.to_str().unwrap(), path.to_str().unwrap());
+    let (setup, check) = ("rm -rf ./*; printf . >> .idle", format!("{program} file-sync check"));
+    let power = ["--power-cut", "--setup", setup, "--check", &check];
+    let write = ["--", program, "file-sync", "write"];
+    let search = ["--seed", "1", "--runs", "100", "--shrink", "--tries", "1", "--record", path];
+    let output = chaos(&directory, &[&search[..], &power, &write].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    for _ in 0..5 {
+        let replayed = chaos(&directory, &["--replay", path]);
+        let told = said(&replayed);
+        assert_eq!(replayed.status.code(), Some(1), "{told}");
+        assert!(told.contains(": moment ") && told.contains(": lost ("), "{told}");
+    }
+    // The command that is printed for a seed that failed.
+    let search = ["--seed", "1", "--runs", "100"];
+    let told = said(&chaos(&directory, &[&search[..], &power, &write].concat()));
+    let words = told.lines().find_map(|line| line.strip_prefix("  anyring chaos ")).unwrap();
+    let of = |option: &str| words.split_once(option).unwrap().1.split(' ').next().unwrap();
+    let again = ["--seed", of("--seed "), "--cut-at", of("--cut-at ")];
+    for _ in 0..5 {
+        let output = chaos(&directory, &[&again[..], &power, &write].concat());
+        assert_eq!(output.status.code(), Some(1), "{words}\n{}", said(&output));
+    }
+}
+
+/// A program that does twice as much in the run without faults as in the others.
+#[test]
+fn a_moment_lies_within_what_the_run_does() {
+    let directory = Directory::new("less");
+    let program = built("power-repaired");
+    let program = program.to_str().unwrap();
+    let setup = "rm -rf ./*; test -e .once || touch more; touch .once";
+    let both = format!("{program} file-sync write; test ! -e more || {program} rename write");
+    let power = ["--power-cut", "--setup", setup, "--check", &format!("{program} file-sync check")];
+    let search = ["--seed", "1", "--runs", "40"];
+    let output = chaos(&directory, &[&search[..], &power, &["--", "sh", "-c", &both]].concat());
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(told.contains("40 passed, 0 failed"), "{told}");
+    let ended = told.lines().find_map(|line| {
+        let (words, _) = line.split_once(" of them the power was cut when the program had ended")?;
+        words.rsplit(' ').next()?.parse::<u32>().ok()
+    });
+    assert!(ended.is_none_or(|ended| ended < 4), "{told}");
+}
+
+/// The power is cut where it is asked for.
+#[test]
+fn a_moment_is_chosen() {
+    let directory = Directory::new("chosen");
+    for (moment, shows) in [
+        ("3", "FSYNC #3 of ring 1: cut-before (the power is cut before an operation is done): moment 3"),
+        (
+            "4",
+            "FSYNC #3 of ring 1: cut-after (the power is cut after an operation is done, before its completion): moment 4",
+        ),
+        ("0", "the power was cut when the program had ended"),
+        ("1000", "the power was cut when the program had ended"),
+    ] {
+        let output = power(&directory, "power-repaired", "file-sync", &["--cut-at", moment]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        assert!(said(&output).contains(shows), "{moment}: {}", said(&output));
+    }
+}
+
 #[test]
 fn a_file_that_something_else_writes_is_left_alone() {
     let (directory, program) = (Directory::new("stranger"), built("power"));
@@ -166,6 +236,8 @@ fn mistakes_are_told() {
         (&["--power-cut"][..], "--check"),
         (&["--check", "true"], "--power-cut"),
         (&["--power-cut", "--check", "true"], "--setup true"),
+        (&["--power-cut", "--check", "true", "--setup", "true", "--cut-at", "65537"], "65536"),
+        (&["--cut-at", "1"], "--power-cut"),
         (&["--power-cut", "--check", "true", "--crash-model", "fat"], "ext4, xfs or posix"),
         (&["--power-cut", "--check", "true", "--engine", "kernel"], "only anyring's own engine"),
         (&["--power-cut", "--check", "true", "--runs", "2", "--jobs", "2"], "the same files"),

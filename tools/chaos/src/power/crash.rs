@@ -86,9 +86,8 @@ impl Draw<'_> {
 
     /// Returns what becomes of an operation that may be lost.
     fn fate(&self, deed: &Deed) -> Fate {
-        let subject = |fault| Subject { who: deed.who, serial: deed.serial, fault };
         let drawn = |fault, rate| {
-            let subject = subject(fault);
+            let subject = deed.subject(fault);
             let injection = subject.decide(self.seed, rate)?;
             self.is_carried_out(&subject).then_some(injection.value)
         };
@@ -129,10 +128,10 @@ fn decide(record: &Record, model: &Model, draw: &Draw<'_>) -> (Vec<Fate>, Vec<(u
         all.into_iter().partition(|&number| model.orders_names && is_metadata(&record.deeds[number].change));
     let ordered = in_order(record, ordered);
     let kept = draw.kept_of(ordered.len());
-    let first_lost = ordered.get(kept).copied().filter(|&number| {
-        let deed = &record.deeds[number];
-        draw.is_carried_out(&Subject { who: deed.who, serial: deed.serial, fault: Fault::Lost })
-    });
+    let first_lost = ordered
+        .get(kept)
+        .copied()
+        .filter(|&number| draw.is_carried_out(&record.deeds[number].subject(Fault::Lost)));
     if let Some(first) = first_lost {
         losses.push((first, Fault::Lost));
         consequences.extend(&ordered[kept + 1..]);

@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use anyring_chaos_plan::Who;
 use anyring_chaos_plan::journal::{ALIGNMENT, Deed as Noted, Effect, FileId, Image, Journal, Node, marks};
+use anyring_chaos_plan::{Fault, Subject, Who};
 
 /// A part of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -130,8 +130,10 @@ pub enum Change {
 pub struct Deed {
     /// The process and the ring.
     pub who: Who,
-    /// The number of the request in its ring.
+    /// The number of the request in its ring, or of the plain call in its process.
     pub serial: u64,
+    /// The number of the operation among those of its ring on files, or among the plain calls of its process.
+    pub number: u64,
     /// The operation of the request.
     pub opcode: u16,
     /// The process's id.
@@ -142,6 +144,14 @@ pub struct Deed {
     pub ended: Option<u64>,
     /// The effect.
     pub change: Change,
+}
+
+impl Deed {
+    /// Returns the subject of the decision whether the operation meets a fault. Requests that do nothing to files, such as timers, do not
+    /// change it.
+    pub fn subject(&self, fault: Fault) -> Subject {
+        Subject { who: self.who, serial: self.number, fault }
+    }
 }
 
 /// The known facts about a file.
@@ -272,9 +282,12 @@ impl Record {
                 None => return,
             },
         };
+        let last = self.deeds.iter().rev().find(|deed| deed.who == began.who);
+        let number = last.map_or(1, |deed| deed.number + 1);
         self.deeds.push(Deed {
             who: began.who,
             serial: began.serial,
+            number,
             opcode: began.opcode,
             pid: began.pid,
             began: noted.began_at,

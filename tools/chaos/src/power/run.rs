@@ -10,15 +10,17 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use anyring_chaos_plan::child;
 use anyring_chaos_plan::journal::{JOURNAL_BYTES, Journal, State};
-use anyring_chaos_plan::{Fault, Subject, child};
 
 use super::{Change, Disk, Draw, Model, PowerRecord, apply, crash, sector_bytes, strangers};
 use crate::launch::{Running, in_group};
-use crate::{Dose, End, Injected, Launch, Outcome, Output, SharedPlan};
+use crate::{Dose, End, Injected, Launch, Outcome, Output, Report, SharedPlan};
 
 /// The maximum time in which killed processes end.
 const DYING: Duration = Duration::from_secs(30);
+/// The maximum number of runs of a seed whose moment the program does not come to.
+const TRIES: u32 = 4;
 
 /// The way in which the power of runs is cut, and the commands before and after.
 #[derive(Debug)]
@@ -29,13 +31,26 @@ pub struct Power {
     pub setup: Option<String>,
     /// The command of the shell that decides whether the remaining files are right.
     pub check: String,
-    /// The decisions at which the power may be cut, known after the run without faults.
-    pub moments: OnceLock<Vec<u64>>,
+    /// The moment at which the power of each run is cut, 0 for the end of the program; chosen by the seed if `None`.
+    pub moment: Option<u64>,
+    /// The run without faults, once there was one.
+    pub whole: OnceLock<Whole>,
+}
+
+/// A run to the end of the program.
+#[derive(Clone, Copy, Debug)]
+pub struct Whole {
+    /// The number of operations on files that began.
+    deeds: usize,
+    /// The end of the program.
+    end: End,
 }
 
 /// The part of a report that concerns the power cut.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PowerReport {
+    /// The moment at which the power was cut; 0 if the program came to its end, or the journal had no room.
+    pub moment: u64,
     /// True if the power was cut because the journal had no room.
     pub is_full: bool,
     /// The number of operations that are lost because an earlier operation is.
@@ -71,7 +86,8 @@ fn memory_file(name: &std::ffi::CStr) -> io::Result<File> {
 }
 
 impl JournalFile {
-    fn new() -> io::Result<JournalFile> {
+    /// Makes a journal that has the power cut at a moment; 0 for none.
+    fn new(moment: u64) -> io::Result<JournalFile> {
         let file = memory_file(c"anyring-journal")?;
         file.set_len(JOURNAL_BYTES as u64)?;
         let (protection, flags) =
@@ -85,28 +101,63 @@ impl JournalFile {
         }
         let memory = NonNull::new(memory.cast()).expect("a mapping has an address");
         // SAFETY: fresh memory, aligned to pages, which is unmapped when the journal is dropped.
-        let journal = unsafe { Journal::create(memory) };
+        let journal = unsafe { Journal::create(memory, moment) };
         Ok(JournalFile { journal, memory, file })
     }
 }
 
+/// A program that was run until the power was cut, or to its end.
+struct Written {
+    plan: SharedPlan,
+    file: JournalFile,
+    state: State,
+    program: Outcome,
+}
+
 impl Power {
-    /// Returns the decision at which the power is cut with this seed; 0 for the end of the program.
-    fn moment(&self, seed: u64) -> u64 {
-        let moments = self.moments.get().map_or(&[][..], Vec::as_slice);
-        let number = child(seed ^ 0x6d6f_6d65_6e74, 1) % (moments.len() as u64 + 1);
-        moments.get(number as usize).copied().unwrap_or(0)
+    /// Returns the moment at which the power of a run is cut if a whole run has this number of deeds; 0 for the end of the program.
+    fn moment(&self, dose: &Dose, deeds: usize) -> u64 {
+        if dose.only.is_some() {
+            return dose.moment();
+        }
+        // The seed chooses a share, so that its moment moves little when a run does a little more or less.
+        let share = child(dose.settings.seed ^ 0x6d6f_6d65_6e74, 1);
+        let moments = 2 * deeds as u128 + 1;
+        self.moment.unwrap_or(((u128::from(share) * moments) >> 64) as u64)
     }
 
-    /// Runs the program, cuts the power and runs the check. Returns the outcome of the check, and the losses; `None` if the run was
-    /// interrupted.
+    /// Runs the program, cuts the power and runs the check, whose outcome is reported. If the seed has chosen a moment that the program did
+    /// not come to, the run is repeated with a moment among those of this run. `None` if the run was interrupted.
     pub(crate) fn run(
         &self,
         launch: &Launch,
-        plan: &SharedPlan,
         dose: &Dose,
         interrupted: &AtomicBool,
-    ) -> io::Result<Option<(Outcome, PowerReport, Vec<Injected>)>> {
+    ) -> io::Result<Option<Report>> {
+        let whole = self.whole.get().copied();
+        let mut moment = self.moment(dose, whole.map_or(0, |whole| whole.deeds));
+        let mut tries = 1;
+        loop {
+            let Some(written) = self.write(launch, dose, moment, interrupted)? else { return Ok(None) };
+            let is_drawn = dose.only.is_none() && self.moment.is_none() && moment > 0;
+            let is_whole = written.state == State::Running
+                && whole.is_some_and(|whole| whole.end == written.program.end);
+            if tries == TRIES || !(is_drawn && is_whole) {
+                return self.check(launch, dose, moment, &written, interrupted);
+            }
+            tries += 1;
+            moment = self.moment(dose, written.file.journal.count());
+        }
+    }
+
+    /// Prepares the files and runs the program. `None` if it was interrupted.
+    fn write(
+        &self,
+        launch: &Launch,
+        dose: &Dose,
+        moment: u64,
+        interrupted: &AtomicBool,
+    ) -> io::Result<Option<Written>> {
         if let Some(setup) = &self.setup {
             let Some(outcome) = self.shell(setup, None, launch, interrupted)? else { return Ok(None) };
             if outcome.end != End::Exit(0) {
@@ -118,13 +169,9 @@ impl Power {
                 )));
             }
         }
-        let file = JournalFile::new()?;
+        let (plan, file) = (SharedPlan::new(dose)?, JournalFile::new(moment)?);
         let journal = &file.journal;
-        plan.plan().keep_journal(
-            std::process::id(),
-            file.file.as_raw_fd() as u32,
-            self.moment(dose.settings.seed),
-        );
+        plan.plan().keep_journal(std::process::id(), file.file.as_raw_fd() as u32);
         let is_cut = || journal.state() != State::Running;
         let Some(program) = launch.run_until(plan.path().as_ref(), Output::Alone, interrupted, &is_cut)?
         else {
@@ -133,28 +180,41 @@ impl Power {
         let state = journal.state();
         // From here on, processes that still run can note nothing more.
         journal.cut(State::Cut);
-        end_processes(plan, &file.file)?;
-        let record = PowerRecord::read(journal, &mut Disk);
+        end_processes(&plan, &file.file)?;
         if dose.only.as_ref().is_some_and(Vec::is_empty) {
-            let _ = self.moments.set(moments(&record));
+            let _ = self.whole.set(Whole { deeds: journal.count(), end: program.end });
         }
-        let (injected, report) = self.leave(&record, state, dose)?;
+        Ok(Some(Written { plan, file, state, program }))
+    }
+
+    /// Leaves the files as the power cut leaves them, and runs the check. `None` if it was interrupted.
+    fn check(
+        &self,
+        launch: &Launch,
+        dose: &Dose,
+        moment: u64,
+        written: &Written,
+        interrupted: &AtomicBool,
+    ) -> io::Result<Option<Report>> {
+        let Written { plan, file, state, program } = written;
+        let record = PowerRecord::read(&file.journal, &mut Disk);
+        let (lost, report) = self.leave(&record, dose)?;
         let Some(mut outcome) = self.shell(&self.check, Some(&program.stdout), launch, interrupted)? else {
             return Ok(None);
         };
-        outcome.program = (state == State::Running).then_some(program.end);
-        outcome.stdout = [program.stdout, outcome.stdout].concat();
-        outcome.stderr = [program.stderr, outcome.stderr].concat();
-        Ok(Some((outcome, report, injected)))
+        outcome.program = (*state == State::Running).then_some(program.end);
+        outcome.stdout = [&program.stdout, &*outcome.stdout].concat();
+        outcome.stderr = [&program.stderr, &*outcome.stderr].concat();
+        outcome.harms = plan.harms();
+        let (mut injected, unlogged) = plan.injected();
+        injected.extend(lost);
+        let moment = if *state == State::Cut { moment } else { 0 };
+        let power = PowerReport { moment, is_full: *state == State::Full, ..report };
+        Ok(Some(Report { outcome, injected, unlogged, power: Some(power) }))
     }
 
-    /// Changes the files to what the power cut leaves. Returns the losses.
-    fn leave(
-        &self,
-        record: &PowerRecord,
-        state: State,
-        dose: &Dose,
-    ) -> io::Result<(Vec<Injected>, PowerReport)> {
+    /// Leaves the files as the power cut leaves them. Returns what is lost.
+    fn leave(&self, record: &PowerRecord, dose: &Dose) -> io::Result<(Vec<Injected>, PowerReport)> {
         let sector = sector_bytes(record);
         let mut left_alone = strangers(record, sector);
         left_alone.extend(record.left_alone.iter().map(|(file, why)| (*file, *why)));
@@ -169,7 +229,7 @@ impl Power {
         let injected = losses.map(|&(number, fault)| {
             let deed = &record.deeds[number];
             Injected {
-                id: Subject { who: deed.who, serial: deed.serial, fault }.id(),
+                id: deed.subject(fault).id(),
                 fault,
                 opcode: deed.opcode,
                 serial: deed.serial,
@@ -183,9 +243,9 @@ impl Power {
         apply(record, &crash.left, &left_alone).map_err(io::Error::other)?;
         let named = left_alone.iter().map(|(file, why)| format!("{}: {why}", record.path(*file))).collect();
         let report = PowerReport {
-            is_full: state == State::Full,
             consequences: crash.consequences.len(),
             left_alone: named,
+            ..PowerReport::default()
         };
         Ok((injected, report))
     }
@@ -209,13 +269,6 @@ impl Power {
         let running = Running::new(in_group(&mut command).spawn()?, true)?;
         running.follow(launch.timeout, interrupted, &|| false)
     }
-}
-
-/// Returns the decisions at which the power may be cut.
-fn moments(record: &PowerRecord) -> Vec<u64> {
-    let of = |fault| move |deed: &super::Deed| Subject { who: deed.who, serial: deed.serial, fault }.id();
-    let (before, after) = (of(Fault::CutBefore), of(Fault::CutAfter));
-    record.deeds.iter().flat_map(|deed| [before(deed), after(deed)]).collect()
 }
 
 /// Kills the processes of the run that still have the journal, and waits until they have ended: they may be in process groups of
@@ -242,4 +295,37 @@ fn end_processes(plan: &SharedPlan, journal: &File) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use anyring_chaos_plan::{Faults, Settings};
+
+    use super::*;
+
+    #[test]
+    fn the_seed_chooses_a_share_of_the_moments() {
+        let power = |moment| Power {
+            model: Model::EXT4,
+            setup: None,
+            check: String::new(),
+            moment,
+            whole: OnceLock::new(),
+        };
+        let dose = |seed| Dose::of(Settings { seed, rate: 0, faults: Faults::NONE, delay_ns: 0 });
+        let drawn = |seed, deeds| power(None).moment(&dose(seed), deeds);
+        let mut met: Vec<u64> = (0..1000).map(|seed| drawn(seed, 20)).collect();
+        for seed in 0..1000 {
+            let (few, many) = (drawn(seed, 20), drawn(seed, 40));
+            assert!(many.abs_diff(2 * few) <= 2, "{few} of 20, {many} of 40");
+            assert_eq!(drawn(seed, 0), 0);
+        }
+        met.sort_unstable();
+        met.dedup();
+        assert_eq!(met, (0..=40).collect::<Vec<_>>(), "before and after each, and the end");
+        assert_eq!(power(Some(7)).moment(&dose(1), 20), 7);
+        let only = |ids| Dose { only: Some(ids), ..dose(1) };
+        assert_eq!(power(None).moment(&only(vec![9, u64::MAX]), 20), 9);
+        assert_eq!(power(None).moment(&only(vec![u64::MAX]), 20), 0);
+    }
 }

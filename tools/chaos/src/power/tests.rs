@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyring_chaos_plan::journal::FileId;
-use anyring_chaos_plan::{Fault, Subject, Who, child};
+use anyring_chaos_plan::{Fault, Who, child};
 
 use super::crash::State;
 use super::*;
@@ -75,7 +75,16 @@ impl World {
         let serial = self.record.deeds.len() as u64 + 1;
         let ended = (!is_last_running || matches!(change, Change::Sync { .. })).then_some(self.clock);
         let who = Who { process: 0, ring: 1 };
-        self.record.deeds.push(Deed { who, serial, opcode: 23, pid: 1, began, ended, change });
+        self.record.deeds.push(Deed {
+            who,
+            serial,
+            number: serial,
+            opcode: 23,
+            pid: 1,
+            began,
+            ended,
+            change,
+        });
     }
 
     fn some_file(&mut self) -> Option<(u64, u64)> {
@@ -330,7 +339,7 @@ fn what_is_lost_can_be_chosen() {
         let seed = world.random.seed ^ 0x55;
         let id = |&(number, fault): &(usize, Fault)| {
             let deed = &world.record.deeds[number];
-            Subject { who: deed.who, serial: deed.serial, fault }.id()
+            deed.subject(fault).id()
         };
         let mut all: Vec<u64> = crash.losses.iter().map(id).collect();
         all.sort_unstable();
@@ -381,6 +390,7 @@ fn record(changes: Vec<Change>) -> PowerRecord {
     let deed = |(number, change): (usize, Change)| Deed {
         who: Who { process: 0, ring: 1 },
         serial: number as u64 + 1,
+        number: number as u64 + 1,
         opcode: 23,
         pid: 1,
         began: 2 * number as u64 + 1,

@@ -12,9 +12,9 @@ use core::ffi::CStr;
 use core::ptr::NonNull;
 
 use anyring_chaos_plan::journal::{
-    ALIGNMENT, Began, Effect, Ended, FileId, Image, JOURNAL_BYTES, Journal, Node, State, marks,
+    ALIGNMENT, Began, Effect, Ended, FileId, Image, JOURNAL_BYTES, Journal, Node, State, marks, moments_of,
 };
-use anyring_chaos_plan::{Entry, Fault, Plan, Subject, Who};
+use anyring_chaos_plan::{Entry, Fault, Injection, Plan, Subject, Who};
 use linux_raw_sys::general::{
     AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, F_GETFL, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE,
     FALLOC_FL_ZERO_RANGE, O_APPEND, O_CLOEXEC, O_CREAT, O_DIRECTORY, O_DSYNC, O_NOFOLLOW, O_NONBLOCK, O_PATH,
@@ -137,6 +137,7 @@ impl PlainCall {
 
 /// An operation on files that has begun and is noted.
 pub struct Storing {
+    /// The number of the deed in the journal.
     deed: usize,
     effect: Effect,
     subject: Subject,
@@ -177,14 +178,13 @@ fn noted<T>(journal: &Journal, noted: Option<T>) -> T {
     end_process()
 }
 
-/// Cuts the power if that was decided for this moment.
-fn meet_cut(journal: &Journal, subject: Subject, opcode: u16) {
-    let Some(plan) = plan() else { return };
-    if let Some(injection) = plan.cuts(&subject)
-        && journal.cut(State::Cut)
+/// Comes to a moment at which the power may be cut, and ends this process if the power is cut.
+fn come_to(journal: &Journal, moment: u64, subject: Subject, opcode: u16) {
+    if journal.comes_to(moment)
+        && let Some(plan) = plan()
     {
+        let injection = Injection { id: moment, value: 0 };
         plan.note(&Entry { injection, subject, opcode, pid: os::getpid() as u32 });
-        end_process();
     }
     if journal.state() != State::Running {
         end_process();
@@ -221,10 +221,12 @@ pub(super) fn begin(journal: &Journal, asked: &Asked<'_>) -> Option<Storing> {
         Effect::Open => storing.begin_open(journal, asked, &mut began)?,
         _ => storing.begin_on_names(journal, asked, &mut began)?,
     }
-    meet_cut(journal, Subject { fault: Fault::CutBefore, ..subject }, opcode);
+    storing.deed = noted(journal, journal.claim());
+    let [before, _] = moments_of(storing.deed);
+    come_to(journal, before, Subject { fault: Fault::CutBefore, ..subject }, opcode);
     // What ends from here on is not done before.
     began.after = after.unwrap_or_else(|| journal.now());
-    storing.deed = noted(journal, journal.begin(&began));
+    journal.begin(storing.deed, &began);
     Some(storing)
 }
 
@@ -346,13 +348,17 @@ impl Storing {
         }
     }
 
-    /// Notes the end of the operation, with its result.
+    /// Notes the end of the operation, with its result, or cuts the power.
     pub(super) fn end(self, journal: &Journal, result: i32) {
-        if result < 0 {
-            journal.end(self.deed, None);
-            return;
-        }
-        let mut ended = Ended { length: result as u64, node: Node::default() };
+        let ended = u64::try_from(result).ok().map(|result| self.ended(journal, result));
+        journal.end(self.deed, ended.as_ref());
+        let [_, after] = moments_of(self.deed);
+        come_to(journal, after, self.subject, self.opcode);
+    }
+
+    /// Collects what is known of the operation when it has succeeded.
+    fn ended(&self, journal: &Journal, result: u64) -> Ended {
+        let mut ended = Ended { length: result, node: Node::default() };
         match (self.effect, &self.reader, &self.place) {
             (Effect::Write | Effect::Resize | Effect::Allocate, Some(reader), _) => {
                 ended.node = node_of(reader.fd()).unwrap_or_default();
@@ -368,8 +374,7 @@ impl Storing {
             (_, _, Some(place)) => ended.node = place.find().unwrap_or_default(),
             _ => {}
         }
-        journal.end(self.deed, Some(&ended));
-        meet_cut(journal, self.subject, self.opcode);
+        ended
     }
 }
 
