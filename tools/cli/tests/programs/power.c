@@ -1,6 +1,6 @@
 /* Programs whose files a power cut may damage: `power CASE write` in an empty directory, and then `power CASE check`, whose input is the output
  * of the first: the numbers of finished steps. -DFIXED repairs all programs. Exit status 1: the result of a finished step is lost, or a
- * file has wrong contents. All writes are made through a ring, which also does some NOPs, as many as the size of the file .idle says. */
+ * file has wrong contents. All writes are made through a ring, which also does some NOPs: the size of the file .idle modulo 5. */
 #include "ring.h"
 #include <fcntl.h>
 #include <sys/stat.h>
