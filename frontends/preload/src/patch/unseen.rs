@@ -1,7 +1,7 @@
 //! Code that makes calls by its own instructions, which interposed functions do not see, and which may not be patched.
 
 use super::maps::{self, Mapping};
-use super::{SEARCH_MAX, stub_at};
+use super::{SEARCH_MAX, STUB, stub_at};
 use crate::arch::sites;
 use anyring_engine::{frontend, os::user};
 use anyring_interpose::{descriptors, next};
@@ -69,15 +69,18 @@ impl Question {
         if length > SEARCH_MAX || access.contains(&b'w') {
             return true;
         }
-        let serves = |stub, next| {
-            let stub = mapping.start.wrapping_add_signed(stub);
-            let stub = stub_at(stub, mapping.start + next);
-            stub.is_some_and(|stub| self.are_taken || sites::knows_number(stub))
-        };
         // The code is copied with a guard, because another thread may unmap it, and not all code is readable.
         let bytes = user::read_many::<u8>(mapping.start as u64, length);
-        bytes.map_or(true, |bytes| sites::has_calls_but(&bytes, |number| !(self.of_concern)(number), serves))
+        let is_harmless = |number| !(self.of_concern)(number);
+        bytes.map_or(true, |bytes| {
+            sites::has_calls_but(&bytes, is_harmless, stub_from(mapping.start), self.are_taken)
+        })
     }
+}
+
+/// Returns a function that finds the stub of a site, by the distances of the stub and of the site's end from `start`.
+fn stub_from(start: usize) -> impl Fn(isize, usize) -> Option<&'static [u8; STUB]> {
+    move |stub, next| stub_at(start.wrapping_add_signed(stub), start + next)
 }
 
 /// True if the process has no code except the C library and code that was searched before `main` and closes and duplicates descriptors only at
@@ -132,8 +135,7 @@ pub fn note_search(tell: bool) {
 
 /// True if searched code, which begins at `start`, closes and duplicates descriptors only at patched sites.
 pub fn all_are_patched(code: &[u8], start: usize) -> bool {
-    let serves = |stub, next| stub_at(start.wrapping_add_signed(stub), start + next).is_some();
-    !sites::has_calls_but(code, |number| !descriptors::is_call(number), serves)
+    !sites::has_calls_but(code, |number| !descriptors::is_call(number), stub_from(start), true)
 }
 
 /// Examines all code except the known libraries, until `makes` returns true. Returns a hash of the set of code; the lowest bit is 1 if

@@ -1,22 +1,23 @@
-//! Finds call sites: `mov x8, #425..427`, and the `svc` that execution reaches from it.
+//! Finds call sites: `mov x8, #number`, and the `svc` that execution reaches from it.
 
-use crate::patch::is_ring_call;
+use crate::patch::{STUB, is_ring_call};
 use alloc::vec::Vec;
+use anyring_interpose::descriptors;
 
 /// The length of an instruction in bytes.
 pub const WORD: usize = 4;
 /// The maximum number of instructions from the number to the `svc`.
 const BETWEEN: usize = 32;
 
-/// Calls `found` with the offset and length of each site in `bytes` that makes one of the three calls: from the number to the `svc`, or, if
-/// the `svc` lies before the number, the `svc` alone. Other calls are left alone, because the stub knows these three only.
-pub fn for_each_site(bytes: &[u8], _is_taken: impl Fn(u32) -> bool, mut found: impl FnMut(usize, usize)) {
+/// Calls `found` with the offset and length of each site in `bytes` that makes one of the three calls, or has a number that `is_taken`: from the number
+/// to the `svc`, or, if the `svc` lies before the number, the `svc` alone.
+pub fn for_each_site(bytes: &[u8], is_taken: impl Fn(u32) -> bool, mut found: impl FnMut(usize, usize)) {
     for (at, chunk) in bytes.chunks_exact(WORD).enumerate() {
-        if is_number(word(chunk))
-            && let Some(call) = call_after(bytes, at)
-        {
-            let start = if call < at { call } else { at };
-            found(start * WORD, (call + 1 - start) * WORD);
+        if number(word(chunk)).is_some_and(|number| is_ring_call(number) || is_taken(number)) {
+            for call in calls_after(bytes, at) {
+                let start = if call < at { call } else { at };
+                found(start * WORD, (call + 1 - start) * WORD);
+            }
         }
     }
 }
@@ -25,30 +26,44 @@ pub fn for_each_site(bytes: &[u8], _is_taken: impl Fn(u32) -> bool, mut found: i
 /// Numbers that are not constants in the code are not noticed.
 pub fn has_other_calls(bytes: &[u8]) -> bool {
     let mut words = bytes.chunks_exact(WORD).enumerate();
-    words.any(|(at, chunk)| is_number(word(chunk)) && call_after(bytes, at).is_none())
+    words.any(|(at, chunk)| is_number(word(chunk)) && calls_after(bytes, at).next().is_none())
 }
 
-/// True if `bytes` contain a call other than the three calls, and its number is not known to be harmless. A branch to a stub is such a call: for each
-/// branch, `serves` says whether it leads to the stub of the site that ends there. Both arguments are distances from the beginning of `bytes`.
+/// True if `bytes` contain a call whose number may be one for which `is_harmless` is false, and which is none of the three calls. For each branch,
+/// `stub_of` returns the stub to which it leads, of the site that ends there. Both arguments are distances from the beginning of `bytes`. Such a branch
+/// makes any call, too, but the stub takes those that close or duplicate descriptors. `are_taken` says that these are all that are not harmless.
 pub fn has_calls_but(
     bytes: &[u8],
     is_harmless: impl Fn(u32) -> bool,
-    serves: impl Fn(isize, usize) -> bool,
+    stub_of: impl Fn(isize, usize) -> Option<&'static [u8; STUB]>,
+    are_taken: bool,
 ) -> bool {
     let at = |index: usize| word(&bytes[index * WORD..(index + 1) * WORD]);
-    let makes_call = |index: usize| {
-        let leads_to_stub = |far| serves((index * WORD) as isize + far, (index + 1) * WORD);
-        is_call(at(index)) || branch_distance(at(index)).is_some_and(leads_to_stub)
+    let leads_to_stub = |index: usize| {
+        let stub = |far| stub_of((index * WORD) as isize + far, (index + 1) * WORD);
+        branch_distance(at(index)).and_then(stub).is_some()
     };
-    let is_harmless = |number: u32| is_ring_call(number) || is_harmless(number);
+    let makes_call = |index: usize| is_call(at(index)) || !are_taken && leads_to_stub(index);
+    let is_harmless = |number: u32, call: usize| {
+        is_ring_call(number) || is_harmless(number) || !is_call(at(call)) && descriptors::is_call(number)
+    };
+    // A branch that other code passes by changes nothing for that code.
+    let is_passed = |branch: usize| {
+        let before = branch.saturating_sub(BETWEEN)..branch;
+        branch_distance(at(branch)).is_some()
+            && before.into_iter().any(|index| branch_target(index, at(index)) == Some(branch + 1))
+    };
     let mut paths = Vec::new();
     for call in (0..bytes.len() / WORD).filter(|&call| makes_call(call)) {
-        let before = (call.saturating_sub(BETWEEN)..call).rev().map(|index| (index, at(index)));
-        let last = before
-            .take_while(|&(_, word)| !is_call(word))
-            .find(|&(_, word)| moves_number(word) || changes(word))
-            .filter(|&(_, word)| moves_number(word) && is_harmless(word >> 5 & 0xffff));
-        let Some((from, _)) = last else { return true };
+        // A call leaves the number as it is: compilers let it serve for the next one.
+        let ends = |index: usize| {
+            number(at(index)).is_some() || changes(at(index)) && !leads_to_stub(index) && !is_passed(index)
+        };
+        let last = (call.saturating_sub(BETWEEN)..call)
+            .rev()
+            .find(|&index| ends(index))
+            .filter(|&index| number(at(index)).is_some_and(|number| is_harmless(number, call)));
+        let Some(from) = last else { return true };
         paths.push((from, call));
     }
     // Compilers let calls share their ends: a number is known only if no branch leads to the code between it and the
@@ -87,10 +102,12 @@ fn branch_distance(instruction: u32) -> Option<isize> {
     is_branch.then(|| ((instruction << 6).cast_signed() >> 4) as isize)
 }
 
-/// True if an instruction branches, or names x8 in the field that is the destination of most instructions.
+/// True if an instruction branches without a condition, or has x8 in the field that names the destination in most instructions.
 fn changes(instruction: u32) -> bool {
     let leaves = instruction & 0x7c00_0000 == 0x1400_0000 || instruction & 0xfe00_0000 == 0xd600_0000;
-    leaves || instruction & 0x1f == 8
+    // b.cond; cbz, cbnz, tbz, tbnz
+    let asks = instruction & 0xff00_0000 == 0x5400_0000 || instruction & 0x7c00_0000 == 0x3400_0000;
+    leaves || !asks && instruction & 0x1f == 8
 }
 
 /// Returns the offset of the site that ends at offset `next`, where a call was made: of the `svc`, if one of the three numbers leads
@@ -102,7 +119,7 @@ pub fn site_before(bytes: &[u8], next: usize) -> Option<usize> {
     }
     let call = start / WORD;
     let comes_here = |at: &usize| {
-        is_number(word(&bytes[at * WORD..(at + 1) * WORD])) && call_after(bytes, *at) == Some(call)
+        is_number(word(&bytes[at * WORD..(at + 1) * WORD])) && calls_after(bytes, *at).any(|one| one == call)
     };
     (call.saturating_sub(BETWEEN)..call).rev().find(comes_here).map(|_| start)
 }
@@ -114,13 +131,12 @@ fn word(bytes: &[u8]) -> u32 {
 
 /// True for `mov w8, #425..427`, also to x8.
 fn is_number(instruction: u32) -> bool {
-    // Any `movz` with a 16-bit immediate.
-    moves_number(instruction) && is_ring_call(instruction >> 5 & 0xffff)
+    number(instruction).is_some_and(is_ring_call)
 }
 
-/// True for `movz w8, #imm`, also to x8.
-fn moves_number(instruction: u32) -> bool {
-    instruction & 0x7fe0_001f == 0x5280_0008
+/// Returns the number that a `movz w8, #imm` moves, also to x8.
+fn number(instruction: u32) -> Option<u32> {
+    (instruction & 0x7fe0_001f == 0x5280_0008).then_some(instruction >> 5 & 0xffff)
 }
 
 /// True for `svc #imm`, with any immediate: the kernel ignores it.
@@ -128,27 +144,25 @@ fn is_call(instruction: u32) -> bool {
     instruction & 0xffe0_001f == 0xd400_0001
 }
 
-/// Returns the index of the `svc` that is reached from the instruction at index `at`, before the code leaves or sets another number.
-fn call_after(bytes: &[u8], at: usize) -> Option<usize> {
-    let mut at = at + 1;
-    for _ in 0..BETWEEN {
+/// The indices of the `svc`s that are reached from the instruction at index `at`, before the code leaves or sets another number: a call leaves
+/// the number as it is.
+fn calls_after(bytes: &[u8], at: usize) -> impl Iterator<Item = usize> {
+    let mut next = Some(at + 1);
+    let step = move || {
+        let at = next?;
         let instruction = word(bytes.get(at * WORD..(at + 1) * WORD)?);
-        match instruction {
-            _ if is_call(instruction) => return Some(at),
-            _ if moves_number(instruction) => return None,
+        next = match instruction {
+            _ if number(instruction).is_some() => None,
             // b
-            _ if instruction & 0xfc00_0000 == 0x1400_0000 => {
-                let words = (instruction << 6).cast_signed() >> 6;
-                at = at.checked_add_signed(words as isize)?;
-            }
+            _ if instruction & 0xfc00_0000 == 0x1400_0000 => branch_target(at, instruction),
             // bl; br, blr, ret and similar instructions
-            _ if instruction & 0xfc00_0000 == 0x9400_0000 || instruction & 0xfe00_0000 == 0xd600_0000 => {
-                return None;
-            }
-            _ => at += 1,
-        }
-    }
-    None
+            _ if instruction & 0xfc00_0000 == 0x9400_0000 || instruction & 0xfe00_0000 == 0xd600_0000 => None,
+            _ => Some(at + 1),
+        };
+        Some((at, is_call(instruction)))
+    };
+    let steps = core::iter::from_fn(step).take(BETWEEN);
+    steps.filter_map(|(at, is_call)| is_call.then_some(at))
 }
 
 #[cfg(test)]
@@ -221,6 +235,22 @@ mod tests {
         assert_eq!(sites(&[NUMBER, 0x1400_0000, CALL]), []);
     }
 
+    /// Compilers set a number once for calls that follow one another.
+    #[test]
+    fn calls_that_share_a_number() {
+        const CLOSE: u32 = 0xd280_0728; // mov x8, #57
+        let code = [NUMBER, CALL, 0xb400_0040, CALL, NOP, CLOSE, CALL, CALL];
+        assert_eq!(sites(&code), [(0, 2), (0, 4)]);
+        assert_eq!(site_before(&bytes(&code), 16), Some(12));
+        assert_eq!(site_before(&bytes(&code), 32), None);
+        let has = |code: &[u32]| has_calls_but(&bytes(code), |number| number == 57, |_, _| None, true);
+        assert!(!has(&code[4..]));
+        // tbz over a branch, as behind the first of two `mmap`s
+        assert!(!has(&[CLOSE, CALL, 0x3600_0040, 0x1400_1000, CALL]));
+        assert!(has(&[CLOSE, CALL, NOP, 0x1400_1000, CALL]));
+        assert!(has(&[CLOSE, CALL, 0x3600_0040, 0x9400_1000, CALL])); // bl
+    }
+
     #[test]
     fn a_call_that_was_made() {
         let code = bytes(&[CALL, NOP, NUMBER, NOP, CALL, NOP]);
@@ -242,26 +272,42 @@ mod tests {
     #[test]
     fn calls_that_share_their_end() {
         const MOVE: u32 = 0xd280_0728; // mov x8, #57
-        let has = |code: &[u32]| has_calls_but(&bytes(code), |number| number == 57, |_, _| false);
+        let has = |code: &[u32]| has_calls_but(&bytes(code), |number| number == 57, |_, _| None, true);
         assert!(!has(&[NOP, MOVE, NOP, CALL, NOP]));
         assert!(!has(&[0xb400_0020, MOVE, NOP, CALL, NOP])); // cbz, to the number
         assert!(has(&[0xb400_0040, MOVE, NOP, CALL, NOP])); // cbz, behind it
         assert!(has(&[0x3600_0060, MOVE, NOP, CALL, NOP])); // tbz, to the call
         assert!(has(&[0x5400_0060, MOVE, NOP, CALL, NOP])); // b.eq
+        assert!(!has(&[MOVE, 0x5400_1008, 0x3400_1008, CALL, NOP])); // b.hi, cbz w8, away
         assert!(has(&[NOP, MOVE, NOP, CALL, 0x17ff_ffff])); // b, back to the call
     }
 
-    /// A branch to a stub makes the call whose number comes before it.
+    /// Other calls are sites, too, if they are asked for.
+    #[test]
+    fn calls_that_close() {
+        const CLOSE: u32 = 0xd280_0728; // mov x8, #57
+        let code = bytes(&[CLOSE, NOP, CALL, NOP]);
+        let mut found = Vec::new();
+        for_each_site(&code, |number| number == 57, |start, length| found.push((start, length)));
+        assert_eq!(found, [(0, 12)]);
+        for_each_site(&code, |_| false, |_, _| panic!("not asked for"));
+        assert!(has_calls_but(&code, |number| number != 57, |_, _| None, true));
+    }
+
+    /// A branch to a stub makes the call whose number comes before it; the stub takes some calls, whatever comes before.
     #[test]
     fn patched_calls() {
         const BRANCH: u32 = 0x1400_0400;
-        let serves = |stub, next| (stub, next) == (4 + 0x1000, 8);
+        static TAKES: [u8; STUB] = [0; STUB];
+        let stub_of = |stub, next| ((stub, next) == (4 + 0x1000, 8)).then_some(&TAKES);
         assert_eq!(branch_distance(BRANCH), Some(0x1000));
         assert_eq!(branch_distance(0x17ff_ffff), Some(-4));
-        // mov x8, #57
-        for (number, is_unseen) in [(NUMBER, false), (0xd280_0728, true)] {
-            assert_eq!(has_calls_but(&bytes(&[number, BRANCH]), |_| false, serves), is_unseen, "{number:x}");
+        // mov x8, #57; mov x8, #211
+        for (number, is_unseen) in [(NUMBER, false), (0xd280_0728, false), (0xd280_1a68, true), (NOP, true)] {
+            let code = bytes(&[number, BRANCH]);
+            assert_eq!(has_calls_but(&code, |_| false, stub_of, false), is_unseen, "{number:x}");
+            assert!(!has_calls_but(&code, |_| false, stub_of, true), "{number:x}");
         }
-        assert!(!has_calls_but(&bytes(&[NOP, BRANCH + 1]), |_| false, serves));
+        assert!(!has_calls_but(&bytes(&[NOP, BRANCH + 1]), |_| false, stub_of, false));
     }
 }

@@ -1,8 +1,10 @@
 //! Stubs, and the entry that they call, which saves what a system call preserves, and enters the engine.
 
 use super::branch;
-use crate::patch::{STUB, Site, enter};
+use crate::patch::{STUB, Site, enter, is_ring_call};
+use anyring_interpose::descriptors;
 use core::arch::global_asm;
+use linux_raw_sys::general as raw;
 
 unsafe extern "C" {
     fn anyring_preload_entry();
@@ -12,15 +14,24 @@ unsafe extern "C" {
     static anyring_preload_stub_answered: u8;
     /// The template's branch after a call that the stub made itself.
     static anyring_preload_stub_called: u8;
-    /// The template's two addresses: of the mark, and of the entry.
-    static anyring_preload_stub_addresses: u8;
+    /// The template's data: for each range of [`NUMBERS`], a bit for each number that the stub takes; the addresses of the mark and of the entry.
+    static anyring_preload_stub_data: u8;
 }
+
+/// The first number of each range in which stubs take calls.
+const NUMBERS: [u32; 2] = [0, HIGH * STEP];
+/// The length of a range: a bit for each number.
+const STEP: u32 = u64::BITS;
+/// The index of the second range among all ranges of this length.
+const HIGH: u32 = raw::__NR_io_uring_setup / STEP;
+const _: () =
+    assert!(raw::__NR_fcntl < STEP && raw::__NR_close < STEP && raw::__NR_close_range / STEP == HIGH);
 
 /// The mark of stubs that always enter the engine.
 static ALWAYS: u8 = 1;
 
-/// Returns the stub of a site, for the address `address`. With a `mark`, the stub enters the engine only if the byte at `mark` is not
-/// zero, or if the call makes a ring.
+/// Returns the stub of a site, for the address `address`. With a `mark`, the stub takes calls for rings only, and those only if the byte at `mark` is
+/// not zero, or if the call makes a ring.
 pub fn stub(site: &Site, _body: &[u8], mark: Option<usize>, address: usize) -> Option<[u8; STUB]> {
     // SAFETY: the template has this length.
     let mut code = unsafe { *(&raw const anyring_preload_stub).cast::<[u8; STUB]>() };
@@ -29,9 +40,15 @@ pub fn stub(site: &Site, _body: &[u8], mark: Option<usize>, address: usize) -> O
     for place in [&raw const anyring_preload_stub_answered, &raw const anyring_preload_stub_called] {
         put(offset(place), &branch(address + offset(place), site.next)?.to_le_bytes());
     }
-    let addresses = offset(&raw const anyring_preload_stub_addresses);
-    put(addresses, &mark.unwrap_or((&raw const ALWAYS).addr()).to_le_bytes());
-    put(addresses + 8, &(anyring_preload_entry as *const () as usize).to_le_bytes());
+    let is_taken = |number: u32| is_ring_call(number) || mark.is_none() && descriptors::is_call(number);
+    let taken = NUMBERS.map(|first| {
+        (0..STEP).filter(|bit| is_taken(first + bit)).fold(0_u64, |numbers, bit| numbers | 1 << bit)
+    });
+    let entry = anyring_preload_entry as *const () as usize;
+    let addresses = [mark.unwrap_or((&raw const ALWAYS).addr()), entry].map(usize::to_le_bytes);
+    let data = offset(&raw const anyring_preload_stub_data);
+    put(data, taken.map(u64::to_le_bytes).as_flattened());
+    put(data + size_of_val(&taken), addresses.as_flattened());
     Some(code)
 }
 
@@ -44,38 +61,50 @@ global_asm!(
     ".hidden anyring_preload_stub_answered",
     ".globl anyring_preload_stub_called",
     ".hidden anyring_preload_stub_called",
-    ".globl anyring_preload_stub_addresses",
-    ".hidden anyring_preload_stub_addresses",
+    ".globl anyring_preload_stub_data",
+    ".hidden anyring_preload_stub_data",
     ".p2align 3",
     "anyring_preload_stub:",
     "stp x16, x17, [sp, #-32]!",
     "str x30, [sp, #16]",
-    // Test, without a change of the flags, whether the number (32 bits for the kernel) is one of 425 to 428.
-    "sub w16, w8, #425",
-    "lsr w17, w16, #2",
-    "cbnz w17, 2f",
+    // Look up, without a change of the flags, whether the number (32 bits for the kernel) is taken.
+    "lsr w16, w8, #{step}",
     "cbz w16, 1f",
-    "ldr x17, anyring_preload_stub_addresses",
+    "sub w16, w16, #{high}",
+    "cbnz w16, 4f",
+    "ldr x17, 5f",
+    "b 2f",
+    "1: ldr x17, anyring_preload_stub_data",
+    "2: lsr x17, x17, x8",
+    "tbz x17, #0, 4f",
+    "sub w16, w8, #{setup}",
+    "cbz w16, 3f",
+    "ldr x17, 6f",
     "ldrb w17, [x17]",
-    "cbz w17, 2f",
-    "1: ldr x17, 3f",
+    "cbz w17, 4f",
+    "3: ldr x17, 7f",
     "blr x17",
     "ldr x30, [sp, #16]",
     "ldp x16, x17, [sp], #32",
     "anyring_preload_stub_answered:",
     "b .",
-    "2: ldp x16, x17, [sp], #32",
+    "4: ldp x16, x17, [sp], #32",
     "svc #0",
     "anyring_preload_stub_called:",
     "b .",
     ".p2align 3",
-    "anyring_preload_stub_addresses:",
+    "anyring_preload_stub_data:",
     ".xword 0",
-    "3: .xword 0",
+    "5: .xword 0",
+    "6: .xword 0",
+    "7: .xword 0",
     // Fails to assemble if the stub is longer.
     ".org anyring_preload_stub + {stub}",
     ".popsection",
     stub = const STUB,
+    step = const STEP.trailing_zeros(),
+    high = const HIGH,
+    setup = const raw::__NR_io_uring_setup,
 );
 
 // Arguments are in the registers of a system call, with the number in x8; the function expects it in x6. The stub saved x16, x17, x30.

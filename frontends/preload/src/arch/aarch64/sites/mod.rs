@@ -10,10 +10,11 @@
 //!  next: ...              next: ...
 //! ```
 //!
-//! Code may reach the `svc` with any number, so the stub tests the number, and makes calls that enter no ring itself, with
+//! Code may reach the `svc` with any number, so the stub looks the number up, and makes calls that are not the engine's itself, with
 //! all registers and the stack as the program had them: a new thread may begin after such a call, and a signal handler may return.
+//! A C library may cancel a thread only where the thread waits at an `svc` that the library knows, so the C library is not searched.
 //!
-//! If the kernel answers, and the user engine only has rings that the kernel is too old for, the stub tests whether there is such a
+//! If the kernel answers, and the user engine only has rings that the kernel is too old for, the stub takes no closes, and tests whether there is such a
 //! ring (`mark`), unless the call makes a ring. Otherwise the mark is a byte that is always 1.
 //!
 //! A processor may still have fetched the previous content of memory where a stub is written, if that memory was executable. So a page of
@@ -52,11 +53,6 @@ pub fn changed(site: &Site) -> Range<usize> {
 
 /// True if running threads execute either the old or the new site, never a mixture: always, on this architecture.
 pub fn changes_whole(_site: &Site) -> bool {
-    true
-}
-
-/// True: the number is looked for in the code before the branch to the stub.
-pub fn knows_number(_stub: &[u8]) -> bool {
     true
 }
 

@@ -3,7 +3,7 @@
 
 use super::held;
 use super::length::{is_start, length, may_be_start};
-use crate::patch::is_ring_call;
+use crate::patch::{STUB, is_ring_call};
 use alloc::vec::Vec;
 use core::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
 
@@ -38,11 +38,6 @@ pub fn for_each_site(bytes: &[u8], is_taken: impl Fn(u32) -> bool, mut found: im
 /// True if the site with these bytes moves the number of one of the calls itself. Otherwise its number is known only when it runs.
 pub fn has_number(site: &[u8]) -> bool {
     site[0] == MOVE_OPCODE
-}
-
-/// True if a stub was made for a call whose number is in the code, not in a register.
-pub fn knows_number(stub: &[u8]) -> bool {
-    has_number(stub)
 }
 
 /// Returns where the straight-line code before the `syscall` at offset `call` begins, with an instruction that is at least as long as a
@@ -114,21 +109,24 @@ pub fn has_other_calls(bytes: &[u8]) -> bool {
     has
 }
 
-/// True if `bytes` contain a call whose number is not known to be harmless, except at sites that jump to a stub. For each jump, `serves` says
-/// whether it leads to the stub of the site that ends there. Both arguments are distances from the beginning of `bytes`.
+/// True if `bytes` contain a call whose number may be one for which `is_harmless` is false, except at sites that jump to a stub. For each jump,
+/// `stub_of` returns the stub to which it leads, of the site that ends there. Both arguments are distances from the beginning of `bytes`. A stub that was
+/// made for a number in a register serves only if `are_taken`: it takes all calls that are not harmless.
 ///
 /// Jumps through a register, or a table, into the code between a number and its call are not noticed.
 pub fn has_calls_but(
     bytes: &[u8],
     is_harmless: impl Fn(u32) -> bool,
-    serves: impl Fn(isize, usize) -> bool,
+    stub_of: impl Fn(isize, usize) -> Option<&'static [u8; STUB]>,
+    are_taken: bool,
 ) -> bool {
     const X32: u32 = 1 << 30;
+    let serves = |stub, next| stub_of(stub, next).is_some_and(|stub| are_taken || has_number(stub));
     let is_harmless = |number: u32| number & X32 == 0 && is_harmless(number);
     let (mut has, mut paths) = (has_old_call(bytes), Vec::new());
     // The slower tests come last, because most calls are known before them.
     let known_from = |call| {
-        patched_from(bytes, call, &serves).or_else(|| {
+        patched_from(bytes, call, serves).or_else(|| {
             let (at, number) = number_before(bytes, call)?;
             (is_harmless(number) && is_start(bytes, at)).then_some(at)
         })
@@ -599,7 +597,7 @@ mod tests {
         ];
         for (code, has) in cases {
             let bytes = [&[0x90; 120], &code[..], &[0x90; 32]].concat();
-            assert_eq!(has_calls_but(&bytes, |number| number == 9, |_, _| false), has, "{code:x?}");
+            assert_eq!(has_calls_but(&bytes, |number| number == 9, |_, _| None, true), has, "{code:x?}");
         }
     }
 
@@ -611,7 +609,7 @@ mod tests {
         let call = [&[0xb8, 9, 0, 0, 0][..], &ADDS, &SYSCALL].concat();
         let has = |before: &[u8], after: &[u8]| {
             let bytes = [&[0x90; 200][..], before, &call, after, &[0x90; 200]].concat();
-            has_calls_but(&bytes, |number| number == 9, |_, _| false)
+            has_calls_but(&bytes, |number| number == 9, |_, _| None, true)
         };
         let cases: [(&[u8], &[u8], bool); 9] = [
             (&[], &[], false),
@@ -633,18 +631,20 @@ mod tests {
         for (number, is) in [(3, true), (9, false)] {
             let bytes = [&table[..], &[0x48, 0xb8, number, 0, 0, 0], &SYSCALL, &[0x90; 32]].concat();
             assert_eq!(
-                has_calls_but(&bytes, |number| number == 9, |_, _| false),
+                has_calls_but(&bytes, |number| number == 9, |_, _| None, true),
                 is,
                 "behind a table: {number}"
             );
         }
         let x32 = [&[0x90; 120][..], &[0xb8, 3, 0, 0, 0x40], &SYSCALL, &[0x90; 32]].concat();
-        assert!(has_calls_but(&x32, |number| number != 3, |_, _| false));
+        assert!(has_calls_but(&x32, |number| number != 3, |_, _| None, true));
     }
 
     /// Other calls are sites, too, if they are selected. Their jumps to stubs are recognised, and other jumps are not.
     #[test]
     fn patched_calls() {
+        static OF_REGISTER: [u8; STUB] = [0x90; STUB];
+        static OF_NUMBER: [u8; STUB] = [MOVE_OPCODE; STUB];
         let code = |first: [u8; MOVE]| {
             [&[0x90; 120], &first[..], &[0x48, 0x89, 0xf7], &SYSCALL, &[0x90; 32]].concat()
         };
@@ -652,9 +652,14 @@ mod tests {
         let mut found = Vec::new();
         for_each_site(&close, |number| number == 3, |start, length| found.push((start, length)));
         assert_eq!(found, [(120, 10)]);
-        let serves = |stub, next| (stub, next) == (120 + 5 + 0x1000, 120 + 10);
-        for (jump, is_unseen) in [([0xe9, 0, 0x10, 0, 0], false), ([0xe9, 1, 0x10, 0, 0], true)] {
-            assert_eq!(has_calls_but(&code(jump), |number| number == 9, serves), is_unseen, "{jump:x?}");
+        for (jump, leads) in [([0xe9, 0, 0x10, 0, 0], true), ([0xe9, 1, 0x10, 0, 0], false)] {
+            for (stub, are_taken, serves) in
+                [(&OF_REGISTER, true, true), (&OF_REGISTER, false, false), (&OF_NUMBER, false, true)]
+            {
+                let stub_of = |at, next| ((at, next) == (120 + 5 + 0x1000, 120 + 10)).then_some(stub);
+                let is_unseen = has_calls_but(&code(jump), |number| number == 9, stub_of, are_taken);
+                assert_eq!(is_unseen, !(leads && serves), "{jump:x?}");
+            }
         }
     }
 

@@ -55,7 +55,7 @@ mod held;
 mod length;
 
 pub use code::{ADDS_BESIDE_THREADS, FILL, REACH, changed, changes_whole, jump, stub, write};
-pub use decode::{for_each_site, has_calls_but, has_other_calls, knows_number, site_before};
+pub use decode::{for_each_site, has_calls_but, has_other_calls, site_before};
 
 /// False: linkers place read-only data in a segment of its own, or before the code.
 pub const HAS_DATA_BEHIND_CODE: bool = false;
