@@ -98,7 +98,7 @@ fn descriptor(sqe: &Sqe) -> Option<Fd> {
     }
 }
 
-/// Tells of no process if the wait was cancelled, as far as the memory can be written.
+/// Clears the `siginfo_t` of a cancelled wait, if the memory can be written.
 fn failed(request: &Request, result: i32) -> i32 {
     if request.flags.has(Flags::CANCELED) {
         let _ = tell(request.sqe.off, &[0; 32]);
