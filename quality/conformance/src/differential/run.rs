@@ -118,7 +118,8 @@ impl Times {
         pause: Duration::ZERO,
         unsaid: Unsaid::NOTHING,
     };
-    /// The durations for a comparison with recorded answers, which do not depend on speed: only differences take this long.
+    /// The durations for a comparison with recorded answers, which do not depend on speed: only differences take this long. A disk may keep a
+    /// SYNC_FILE_RANGE waiting for more than 5 s: so long a scheduler (mq-deadline) lets other writes pass one.
     pub const REPLAYED: Times = Times { settle: Duration::from_secs(60), ..Times::PATIENT };
     /// The durations with time for threads between steps.
     pub const UNHURRIED: Times = Times { pause: Duration::from_millis(4), ..Times::PATIENT };
