@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use crate::assets::{directories, mounts, notes, unseen};
+use crate::assets::{directories, lingering, mounts, notes, unseen};
 use crate::feature::futex::waits;
 use crate::feature::zero_copy_receive::exported;
 use crate::feature::{eventfd, ring_fds};
@@ -16,13 +16,14 @@ use crate::ring::{Ring, lifetime, registry, watches};
 use crate::work::{interrupt, pool, reporter};
 
 /// The locks below a ring's, in the order in which they are taken.
-const LOCKS: [fn() -> &'static dyn AcrossFork; 14] = [
+const LOCKS: [fn() -> &'static dyn AcrossFork; 15] = [
     pool::lock,
     reactor::lock,
     watches::lock,
     ring_fds::lock,
     eventfd::lock,
     directories::lock,
+    lingering::lock,
     mounts::lock,
     exported::lock,
     waits::lock,

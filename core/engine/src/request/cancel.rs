@@ -82,7 +82,12 @@ impl Wanted {
 
     /// True if the request polls the wanted ring.
     fn is_polled_by(&self, request: &Request) -> bool {
-        self.is_ring && request.op.caps.has(Caps::POLLS) && os::same_file(request.sqe.fd, self.file)
+        self.is_ring
+            && request.op.caps.has(Caps::POLLS)
+            && !request.flags.has(Flags::FIXED_FILE)
+            && os::same_file(request.sqe.fd, self.file)
+            // The number may have been another file's when the poll began: a stand-in is an eventfd.
+            && os::eventfd_number(request.file.fd()).is_ok_and(|number| number.is_some())
     }
 
     /// True if `fd` refers to the wanted file. The cache helps because many requests have the same descriptor.

@@ -1068,15 +1068,15 @@ cases![
         submit(ring, "io_submit(2)", &[all, data], 0);
         ring.collect(2);
     }),
-    a_file_is_synchronized_by_the_caller_that_waits_for_it = traced_where(without(&[]), 32, ALONE, |ring| {
+    a_file_is_synchronized_by_the_caller_that_waits_for_it = storage(&[], |ring, file, write| {
         static HOST: &dyn Host = &AllSeen;
         anyring_engine::install(&HOST);
-        let file = memory_file(b"");
         let sync = Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, 1) };
-        // Once it is found out whether the file system is far.
+        // Once it is found out how the file was opened, and whether its file system is far.
+        ring.run(&[write]);
         Ring::new(Engine::User, 32, ALONE).run(&[sync]);
         // This ring has not measured yet how long that takes: on a busy machine it may be long.
-        run(ring, "fsync", &[sync]);
+        run(&mut Ring::new(Engine::User, 32, ALONE), "fsync", &[sync]);
     }),
     more_transfers_past_the_cache_than_leave_together = storage(&["flags"], |ring, _, write| {
         let writes: Vec<_> = (0..70).map(|at| Sqe { off: 4096 * (at % 64), ..write }).collect();

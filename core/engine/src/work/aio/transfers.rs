@@ -56,18 +56,21 @@ impl Core {
         }
     }
 
-    /// Keeps an FSYNC for the caller, which waits: on a quick device it takes no longer than waking a thread of the kernel. Only if it is alone;
-    /// the kernel's threads do several of them side by side. Where closes are not seen, the caller would need a duplicate. Returns whether the
-    /// FSYNC is kept.
+    /// Keeps an FSYNC for the caller, which waits: on a quick device it takes no longer than waking a thread of the kernel. Only if the ring has no
+    /// other request, for nothing ends the caller's sync early; and of a file that is written past the page cache, for a sync takes as long as there is
+    /// data in the cache. Where closes are not seen, the caller would need a duplicate. Returns whether the FSYNC is kept.
     fn keep_sync_for_caller(&mut self) -> bool {
-        let work = self.work();
-        let is_alone = work.queued().len() == 1 && work.out() == 0 && !work.in_flight.is_any();
+        let is_alone = self.requests().live() == 1 && self.work().out() == 0;
         let has_other_threads = self.shared().has_page() || self.is(IORING_SETUP_SQPOLL);
         if !is_alone || has_other_threads || !host::sees_closes() {
             return false;
         }
-        let is_near_sync = |work: &Work| work.direct.is_some_and(Command::is_sync) && kinds::is_near(work.fd);
-        if !work.queued().all(is_near_sync) || !self.work_mut().in_flight.lets_caller_sync() {
+        let is_quick = |work: &Work| {
+            work.direct.is_some_and(Command::is_sync)
+                && kinds::noted(work.fd).has(Kind::DIRECT)
+                && kinds::is_near(work.fd)
+        };
+        if !self.work().queued().all(is_quick) || !self.work_mut().in_flight.lets_caller_sync() {
             return false;
         }
         let Some(mut work) = self.work_mut().pop() else { return false };

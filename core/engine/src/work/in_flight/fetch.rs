@@ -206,10 +206,13 @@ pub fn fetch_oldest(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> 
     loop {
         guard.unlocked(|| work.attempt_timed());
         let Some(core) = live(guard, serial) else { return true };
-        match core.requests().get(id).map(|request| request.file) {
+        let request = core.requests().get(id);
+        // A file tells an error of its device once.
+        let has_error = work.result.is_err() && request.is_some_and(|request| request.op.is_sync());
+        match request.map(|request| request.file) {
             Some(FileHold::None) => work.result = Err(Errno::EBADF),
             // The program has closed its descriptor meanwhile.
-            Some(hold) if hold.fd() != work.fd => {
+            Some(hold) if hold.fd() != work.fd && !has_error => {
                 work.fd = hold.fd();
                 work.covered();
                 continue;
