@@ -159,3 +159,31 @@ fn no_last_close_of_a_ring_holds_anybody_up() {
         }
     }
 }
+
+/// A child of `fork` gets the descriptors that threads are about to close, and does not keep the connections open.
+#[test]
+fn a_child_keeps_no_connection_that_lingers() {
+    for _ in 0..10 {
+        let mut ring = Ring::new(Engine::User, 8, 0);
+        anyring_engine::install(&SEEING);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (fd, mut client) = accepted(&mut ring, &listener);
+        set_linger(fd);
+        ring.register_files(&[fd]);
+        close(Engine::User, fd);
+        let close_slot = Sqe { fd: 0, file_index: 1, ..sqe(IORING_OP_CLOSE, 3) };
+        assert_eq!(ring.run(&[close_slot])[0].res, 0);
+        let pid = child(|| {
+            // SAFETY: ends it if the parent does not.
+            unsafe {
+                libc::alarm(60);
+                libc::pause() == 0
+            }
+        });
+        client.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+        assert_eq!(client.read(&mut [0]).expect("the end of the connection"), 0);
+        // SAFETY: a child of ours.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+        assert_ne!(ended(pid), 0);
+    }
+}
