@@ -201,10 +201,12 @@ fn find_stand_in(work: &mut Work) -> Result<usize, Errno> {
     stand_in::synchronize(work.sqe.fd);
     let polled = registry::get(work.sqe.fd).ok_or(Errno::EBADF)?;
     if !core::ptr::eq(polled.ring(), work.ring()) {
-        work.data = OpData::Input(OwnedFd::new(notes::duplicate(stand_in)?));
-        if let Some(core) = polled.lock().as_mut() {
-            core.drive_mut().observers.polled_by(work.ring(), work.serial);
-        }
+        // The stand-in is looked up again, because the ring may have been closed since: under the lock, its number is its own.
+        let mut guard = polled.lock();
+        let observers = &mut guard.as_mut().ok_or(Errno::EBADF)?.drive_mut().observers;
+        let of_other = observers.stand_in().ok_or(Errno::EBADF)?;
+        work.data = OpData::Input(OwnedFd::new(notes::duplicate(of_other)?));
+        observers.polled_by(work.ring(), work.serial);
     }
     Ok(stand_in as usize)
 }
