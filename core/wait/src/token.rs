@@ -68,7 +68,7 @@ impl Sleeper {
 pub struct Token {
     driver: Driver,
     /// The position of the CQ's tail until which the caller that drives sleeps.
-    driver_wants: Option<u32>,
+    driver_until: Option<u32>,
     sleepers: Vec<Option<Sleeper>>,
     /// The number of `sleepers` that are occupied.
     beside: usize,
@@ -76,7 +76,7 @@ pub struct Token {
 
 impl Default for Token {
     fn default() -> Token {
-        Token { driver: Driver::Nobody, driver_wants: None, sleepers: Vec::new(), beside: 0 }
+        Token { driver: Driver::Nobody, driver_until: None, sleepers: Vec::new(), beside: 0 }
     }
 }
 
@@ -94,7 +94,7 @@ impl Token {
     /// True if a thread sleeps until completions are there.
     #[inline]
     pub fn is_awaited(&self) -> bool {
-        self.driver_wants.is_some() || self.beside > 0
+        self.driver_until.is_some() || self.beside > 0
     }
 
     /// True if no thread drives, and none sleeps.
@@ -113,7 +113,7 @@ impl Token {
     /// Gives up the role.
     pub fn give_up(&mut self) {
         self.driver = Driver::Nobody;
-        self.driver_wants = None;
+        self.driver_until = None;
     }
 
     /// True if a waiting caller may drive: the reactor yields to it.
@@ -125,7 +125,7 @@ impl Token {
     pub fn drive(&mut self, until: u32) {
         debug_assert!(self.driver == Driver::Nobody, "one driver at a time");
         self.driver = Driver::Caller;
-        self.driver_wants = Some(until);
+        self.driver_until = Some(until);
     }
 
     /// Registers a thread that sleeps without driving. Returns its place.
@@ -153,8 +153,8 @@ impl Token {
 
     /// Wakes each thread whose position `tail`, that of the CQ, has reached, unless it was woken already. Observers are woken by any post.
     pub fn posted(&mut self, tail: u32, mut wake: impl FnMut(Wake)) {
-        if self.driver_wants.is_some_and(|until| has_reached(tail, until)) {
-            self.driver_wants = None;
+        if self.driver_until.is_some_and(|until| has_reached(tail, until)) {
+            self.driver_until = None;
             wake(Wake::Driver);
         }
         for (place, sleeper) in self.sleepers.iter_mut().enumerate() {
@@ -181,7 +181,7 @@ impl Token {
 
     /// Wakes the driver, however many completions it waits for, because of a change that it must look at.
     pub fn disturb(&mut self, mut wake: impl FnMut(Wake)) {
-        if self.driver_wants.take().is_some() {
+        if self.driver_until.take().is_some() {
             wake(Wake::Driver);
         }
     }
@@ -201,7 +201,7 @@ impl Token {
 
     /// Wakes every thread: the ring is being destroyed, or its CQ has room again.
     pub fn wake_all(&mut self, mut wake: impl FnMut(Wake)) {
-        if self.driver_wants.take().is_some() {
+        if self.driver_until.take().is_some() {
             wake(Wake::Driver);
         }
         for (place, sleeper) in self.sleepers.iter_mut().enumerate() {

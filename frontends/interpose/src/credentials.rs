@@ -2,7 +2,7 @@
 //!
 //! These functions are interposed and not trapped, although a trap would see more calls. A filter outlives `exec`: a
 //! set-user-ID program, for which the loader ignores preloads, would be killed by SIGSYS when it drops its privileges.
-//! The same would happen to a child of `posix_spawn` that resets its ids while SIGSYS is blocked.
+//! A child of `posix_spawn` that resets its ids while SIGSYS is blocked would be killed, too.
 //!
 //! When the C library changes credentials in all threads, this counts as one change, after all threads have made it.
 

@@ -222,7 +222,10 @@ pub fn kind_of_reads(fd: Fd) -> Kind {
 
 /// True if the file system depends on no other machine or process, as it was noted or by a look.
 pub fn is_near(fd: Fd) -> bool {
-    let is_near = noted(fd).has(Kind::NEAR) || !mounts::is_far(fd);
+    if noted(fd).has(Kind::NEAR) {
+        return true;
+    }
+    let is_near = !mounts::is_far(fd);
     if is_near {
         add(fd, Kind::NEAR);
     }
@@ -256,7 +259,7 @@ pub fn closes_at_once(fd: Fd) -> bool {
     if noted(fd).has(Kind::NO_LINGER) {
         return true;
     }
-    let closes_at_once = os::socket_option(fd, SO_LINGER) == Ok(0);
+    let closes_at_once = os::linger_seconds(fd) == Ok(None);
     if closes_at_once && host::sees_closes() {
         add(fd, Kind::NO_LINGER);
     }

@@ -270,7 +270,7 @@ fn go_on(
 ) -> Result<usize, Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
     // From here on other threads may reap what this call waits for.
-    let head = core.queues().cq.tail().wrapping_sub(core.queues().cq_ready());
+    let head = core.queues().cq_head();
     let submitted = match taken {
         Some(taken) => taken,
         None => enter_sq_thread(guard, serial, call)?,
@@ -347,7 +347,7 @@ fn follow_up(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, submitted: u3
     Ok(())
 }
 
-/// Waits as the call asks; `head` is the CQ's head at the end of the submission.
+/// Waits as the call asks; `head` is the CQ's head, as this thread found it when the submission had ended.
 fn get_events(
     guard: &mut CoreGuard<'_>,
     serial: u64,

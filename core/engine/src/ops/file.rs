@@ -149,7 +149,7 @@ fn sync_file_range(work: &mut Work) -> Result<usize, Errno> {
     unsafe { os::call(nr::__NR_sync_file_range, arguments) }
 }
 
-/// Makes the system call. The kernel always leaves it to a thread of its own, which no signal of it reaches; FTRUNCATE, too.
+/// Makes the system call. The kernel leaves FALLOCATE and FTRUNCATE to its worker threads, which get no SIGXFSZ.
 fn fallocate(work: &mut Work) -> Result<usize, Errno> {
     let sqe = &work.sqe;
     let arguments = [work.fd as usize, sqe.len as usize, sqe.off as usize, sqe.addr as usize, 0, 0];

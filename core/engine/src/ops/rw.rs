@@ -829,7 +829,7 @@ fn block(work: &mut Work, direction: Direction) -> Result<usize, Errno> {
             os::transfer_by(call, writes, work.fd, memory.vectors(), offset, flags)
         })
     };
-    // A thread of the kernel's gets no signal.
+    // The kernel's worker threads, which do writes that block, get no SIGXFSZ.
     if writes && os::limits::were_sizes_limited() { os::without_size_signal(transfer) } else { transfer() }
 }
 

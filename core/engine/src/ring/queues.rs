@@ -34,6 +34,11 @@ impl Queues {
         self.cq.ready(&self.memory)
     }
 
+    /// Returns the position up to which the program has reaped the CQ.
+    pub fn cq_head(&self) -> u32 {
+        self.cq.tail().wrapping_sub(self.cq_ready())
+    }
+
     /// Takes the next SQE of the current submission; returns its index.
     #[inline]
     pub fn take_sqe(&mut self) -> Option<u32> {

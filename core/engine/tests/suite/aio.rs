@@ -219,7 +219,7 @@ fn an_eventfd_tells_of_transfers(engine: Engine, file: File) -> impl Answer {
     })
 }
 
-/// The caller of the second FSYNC has what it waits for before it would do the FSYNC itself.
+/// The call of the second FSYNC has the completion that it waits for before it waits.
 #[both]
 fn a_file_is_synchronized_though_its_caller_need_not_wait(engine: Engine) -> impl Answer {
     let mut ring = Ring::new(engine, 32, 0);

@@ -51,7 +51,7 @@ pub unsafe fn sleep(_number: usize, _arguments: [usize; 6]) -> Option<isize> {
     None
 }
 
-/// True if the closes of the program are seen: none is.
+/// Returns false: no close of the program is seen.
 pub fn sees_closes() -> bool {
     false
 }

@@ -35,7 +35,7 @@ pub fn in_ring(guard: &mut CoreGuard<'_>, serial: u64) {
         core.end_holds();
         run_by_caller(guard, serial, true);
         if let Some(core) = live(guard, serial) {
-            // This thread does not wait for a sync.
+            // A sync that was left to its caller goes to a worker, because this thread does not wait.
             core.leave_in_flight();
         }
     }

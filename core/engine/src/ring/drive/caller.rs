@@ -87,7 +87,7 @@ pub fn wait(guard: &mut CoreGuard<'_>, serial: u64, mut goal: Goal, mut limits: 
             // What has come meanwhile ends the wait, even if another thread has reaped it.
             Time::FirstPartOver if core.queues.cq.tail() != tail => return Err(Errno::ETIME),
             Time::FirstPartOver => {
-                goal = Goal::new(core.queues.cq.tail().wrapping_sub(core.queues.cq_ready()), 1);
+                goal = Goal::new(core.queues.cq_head(), 1);
                 continue;
             }
             Time::Left(ns) => ns,
@@ -315,7 +315,7 @@ pub fn wait_for_sq_space(guard: &mut CoreGuard<'_>, serial: u64) -> Result<(), E
             return Ok(());
         }
         core.wake_sq_thread()?;
-        // The SQ thread wakes all who sleep. As many completions as here do not come meanwhile.
+        // The SQ thread ends the sleep when it has made room. No number of completions does: this one is not reached before.
         let goal = Goal::new(core.queues.cq.tail(), i32::MAX as u32);
         if core.drive.token.is_free() {
             drive(guard, serial, goal, None, None)?;

@@ -61,8 +61,8 @@ impl Core {
     /// data in the cache. Where closes are not seen, the caller would need a duplicate. Returns whether the FSYNC is kept.
     fn keep_sync_for_caller(&mut self) -> bool {
         let is_alone = self.requests().live() == 1 && self.work().out() == 0;
-        let has_other_threads = self.shared().has_page() || self.is(IORING_SETUP_SQPOLL);
-        if !is_alone || has_other_threads || !host::sees_closes() {
+        let is_driven_elsewhere = self.shared().has_page() || self.is(IORING_SETUP_SQPOLL);
+        if !is_alone || is_driven_elsewhere || !host::sees_closes() {
             return false;
         }
         let is_quick = |work: &Work| {

@@ -207,7 +207,7 @@ pub fn fetch_oldest(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> 
         guard.unlocked(|| work.attempt_timed());
         let Some(core) = live(guard, serial) else { return true };
         let request = core.requests().get(id);
-        // A file tells an error of its device once.
+        // A failed sync is not repeated: each description of a file reports an error of the device once.
         let has_error = work.result.is_err() && request.is_some_and(|request| request.op.is_sync());
         match request.map(|request| request.file) {
             Some(FileHold::None) => work.result = Err(Errno::EBADF),

@@ -12,8 +12,8 @@
 //!
 //! A look for a read that is not answered costs a call. After a look in vain, callers do not look again until the device can have answered.
 //!
-//! An FSYNC on a quick device, which nothing else waits beside, is kept here too until the end of its call, though nothing has begun it: the
-//! caller does it when it waits.
+//! The list also has an FSYNC that its caller is to do itself (`keep_sync_for_caller` says when). Nothing has begun such a sync: the caller does it
+//! when it waits, and if the call ends without a wait, a worker does it.
 //!
 //! A read of a file cannot be interrupted. So a caller blocks only as long as the device has taken of late; if that is long, workers do the
 //! reads.
