@@ -219,15 +219,22 @@ fn an_eventfd_tells_of_transfers(engine: Engine, file: File) -> impl Answer {
     })
 }
 
-/// The call of the second FSYNC has the completion that it waits for before it waits.
+/// The call of the second FSYNC has the completion that it waits for before it waits: a caller that would do the FSYNC itself leaves it to another
+/// thread then.
 #[both]
 fn a_file_is_synchronized_though_its_caller_need_not_wait(engine: Engine) -> impl Answer {
     let mut ring = Ring::new(engine, 32, 0);
-    let file = memory_file(b"some");
+    anyring_engine::install(&SEEING);
+    let direct = storage("unawaited");
+    let file = direct.unwrap_or_else(|| File::from(memory_file(b"some")));
     let sync = |user_data| Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, user_data) };
+    // Once it is found out how the file was opened.
+    ring.run(&[read(1, &file, &mut Page([0; PAGE]), 0)]);
     let first = ring.run(&[sync(1)])[0].res;
-    ring.submit_and_wait(&[sync(2), sqe(IORING_OP_NOP, 3)], 1);
-    until("both have ended", || ring.word(ring.params.cq_off.tail).load(Ordering::Acquire) == 3);
+    let before = ring.word(ring.params.cq_off.tail).load(Ordering::Acquire);
+    ring.submit_and_wait(&[sqe(IORING_OP_NOP, 3)], 1);
+    ring.submit_and_wait(&[sync(2)], 1);
+    until("both have ended", || ring.word(ring.params.cq_off.tail).load(Ordering::Acquire) == before + 2);
     let mut seen: Vec<_> = ring.reap_all().iter().map(|cqe| (cqe.user_data, cqe.res)).collect();
     seen.sort_unstable();
     (first, seen)
