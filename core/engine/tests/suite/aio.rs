@@ -226,7 +226,7 @@ fn a_file_is_synchronized_though_its_caller_need_not_wait(engine: Engine) -> imp
     let mut ring = Ring::new(engine, 32, 0);
     anyring_engine::install(&SEEING);
     let direct = storage("unawaited");
-    let file = direct.unwrap_or_else(|| File::from(memory_file(b"some")));
+    let file = direct.unwrap_or_else(|| memory_file(b"some"));
     let sync = |user_data| Sqe { fd: file.as_raw_fd(), ..sqe(IORING_OP_FSYNC, user_data) };
     // Once it is found out how the file was opened.
     ring.run(&[read(1, &file, &mut Page([0; PAGE]), 0)]);
