@@ -1,18 +1,26 @@
-//! Signal actions: ours, and the program's as it believes them to be.
+//! Signal actions: those in the kernel's table, and those that the program has set.
 //!
-//! Three signals are ours in the kernel's table for the whole life of the process: SIGSYS (the
-//! trap), SIGSEGV and SIGBUS (the engine's guarded copies may fault, and are resumed). What the
-//! program sets for them is kept here and obeyed for every such signal that is not ours.
+//! The kernel's actions for three signals ([`OWN`]) are the engine's during the whole life of the process: SIGSYS for the trap,
+//! SIGSEGV and SIGBUS because the engine's guarded copies may fault, and are resumed. The actions that the program sets for these
+//! signals are kept here, and obeyed for each such signal that does not concern the engine.
 //!
-//! For the other signals the program's handler runs behind `deliver`, which keeps it out of the
-//! engine: a handler that ran while its own thread holds one of the engine's locks could enter the
-//! same ring, or jump away for ever. A signal that arrives inside the engine is queued anew, with
-//! everything blocked, and comes when the thread has left the engine; a wait of the engine is
-//! interrupted by it as it would be in the kernel.
+//! For the other signals, the kernel calls `deliver`, which calls the program's handler, but not inside the engine: a handler that ran
+//! while its thread holds one of the engine's locks could enter the same ring, or jump out and never return.
 //!
-//! None of the three is ever blocked: the kernel ends a process that traps, or faults in a guarded copy, while the signal
-//! is blocked. The front end notes which of them the program wants blocked. One that is sent meanwhile is
-//! [kept](pending); a fault of the program's own runs the program's handler.
+//! ```text
+//! a signal that the program handles --> deliver -+- the thread is outside --> the program's handler
+//!                                                +- the thread is inside ---> postpone: queued again, everything blocked;
+//!                                                                             delivered when the thread leaves the engine,
+//!                                                                             whose wait the signal ends as in the kernel
+//! SIGSEGV, SIGBUS --> fault -+- of a guarded copy ------> resumed at the copy's end
+//!                            +- of other instructions --> the program's action
+//!                            +- sent -------------------> the program's action, or kept (`pending`) while the program has the
+//!                                                         signal blocked, or its thread is inside the engine
+//! SIGSYS --> the trap's handler; if the engine's filter did not raise it, as above
+//! ```
+//!
+//! None of the three is ever blocked in the kernel, which kills a process that traps, or faults in a guarded copy, while the signal
+//! is blocked. The front end notes which of them the program wants blocked.
 
 use crate::Frontend;
 use crate::altstack;
@@ -76,13 +84,13 @@ static ENTRIES: [Entry; SIGNALS] = [const {
     }
 }; SIGNALS];
 
-/// Taken with signals blocked, to keep an entry and the kernel's action in step.
+/// The lock that keeps an entry and the kernel's action equal. It is taken with signals blocked.
 static LOCK: AtomicBool = AtomicBool::new(false);
-/// The process whose actions [`ENTRIES`] describes: a child of `vfork` shares it but has its own.
+/// The process whose actions [`ENTRIES`] describes. A child of `vfork` shares this memory, but has a table of actions of its own.
 static OWNER: AtomicU32 = AtomicU32::new(0);
-/// The handlers of SIGSYS, and of SIGSEGV and SIGBUS.
+/// The engine's handlers: that of SIGSYS, and that of SIGSEGV and SIGBUS.
 pub static OTHERS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
-/// Whether the program's handlers go through [`deliver`].
+/// True if the program's handlers are called by [`deliver`].
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 
 impl Entry {
@@ -103,29 +111,29 @@ impl Entry {
     }
 }
 
-/// The signals whose action in the kernel's table is always ours. None of them is blocked.
+/// The signals whose action in the kernel's table is always the engine's. None of them is blocked.
 pub const OWN: u64 = signal_bit(raw::SIGSYS) | signal_bit(raw::SIGSEGV) | signal_bit(raw::SIGBUS);
 
-/// The signals that a program can block, without [`OWN`] and those of C libraries. SIGILL, SIGFPE and SIGTRAP are among
-/// them, which the masks that the engine sets ([`ASYNCHRONOUS`]) leave as they are.
+/// The signals that a program can block, without [`OWN`] and those of C libraries. SIGILL, SIGFPE and SIGTRAP are among them: the
+/// masks that the engine sets ([`ASYNCHRONOUS`]) do not change these three.
 const EVERY_OTHER: u64 = !(OWN | signal_bit(raw::SIGKILL) | signal_bit(raw::SIGSTOP) | OF_LIBRARIES);
 
-/// The signals whose handlers are kept out of a thread by a front end that has a C library: all that the C library lets a program
-/// block, but for those that an instruction raises.
+/// The signals whose handlers a front end with a C library keeps out of the engine: all that the C library lets a program block, except
+/// those that an instruction raises.
 pub const HANDLED: u64 = OF_TRAP & !OF_LIBRARIES;
 
-/// The signals that are blocked in the trap. C libraries let no program block all of it: some of these signals are their own.
+/// The signals that are blocked in the trap. No program can block all of them through a C library, which needs some for itself.
 pub const OF_TRAP: u64 = ASYNCHRONOUS & !(signal_bit(raw::SIGKILL) | signal_bit(raw::SIGSTOP));
 
 /// The signals of C libraries.
 const OF_LIBRARIES: u64 = signal_bit(32) | signal_bit(33) | signal_bit(34);
 
-/// Whether the kernel's action for `signal` is always ours.
+/// True if the kernel's action for `signal` is always the engine's.
 fn is_ours(signal: usize) -> bool {
     OWN & signal_bit(signal as u32) != 0
 }
 
-/// `rt_sigaction(2)` past the filter.
+/// Makes an `rt_sigaction(2)` that the filter lets pass.
 ///
 /// # Safety
 /// The action's handler must be fit to be one. The stub must be in place.
@@ -136,24 +144,24 @@ pub unsafe fn set_kernel_action(signal: usize, action: Option<&Action>, old: Opt
     unsafe { stub::syscall(raw::__NR_rt_sigaction as usize, [signal, new, old, 8, 0, 0]) }
 }
 
-/// An action with the `sa_restorer` that the kernel needs, on architectures where it does.
+/// Returns an action with a `sa_restorer`, on architectures whose kernel needs one.
 pub fn with_restorer(handler: usize, flags: u32, mask: u64) -> Action {
     let (flag, restorer) = arch::restorer();
     Action { handler, flags: (flags | flag) as usize, restorer, mask }
 }
 
-/// An action of ours.
+/// Returns an action whose handler is the engine's.
 fn own_action(handler: Handler, flags: u32, mask: u64) -> Action {
     with_restorer(handler as usize, flags | raw::SA_SIGINFO, mask)
 }
 
-/// Our action for SIGSEGV or SIGBUS where `action` is the program's. A handler of the program is called by ours: with the stack
-/// and the mask that it asks for, which are ours therefore.
+/// Returns the kernel's action for SIGSEGV or SIGBUS if the program's is `action`. The engine's handler calls the program's, and so
+/// asks for the stack and the mask that the program asked for.
 fn fault_action(action: &Action) -> Action {
     if action.handler <= IGNORE {
-        // Nothing faults in that handler, and signals that are sent to a thread without end shall not fill its stack.
+        // The handler does not fault. With both signals blocked, signals that are sent without end do not fill the thread's stack.
         let both = signal_bit(raw::SIGSEGV) | signal_bit(raw::SIGBUS);
-        // While a copy of the engine's is resumed, no other handler may come: it would not see where.
+        // No other handler may run before the guarded copy is resumed: it could not see that its thread is in one.
         return own_action(fault, raw::SA_NODEFER | raw::SA_ONSTACK, both | ASYNCHRONOUS);
     }
     let kept = action.flags as u32 & (raw::SA_NODEFER | raw::SA_ONSTACK) | raw::SA_SIGINFO;
@@ -162,7 +170,7 @@ fn fault_action(action: &Action) -> Action {
     with_restorer(handler, kept, action.mask & !signal_bit(raw::SIGSYS))
 }
 
-/// Takes the three signals; what was set for them before becomes the program's action.
+/// Sets the kernel's actions for the three signals; the actions before become the program's.
 ///
 /// # Errors
 /// The negative errno.
@@ -170,7 +178,7 @@ pub fn install(trap: Handler) -> Result<(), isize> {
     OWNER.store(sys::process_id(), Ordering::Relaxed);
     OTHERS[0].store(trap as usize, Ordering::Relaxed);
     OTHERS[1].store(fault as *const () as usize, Ordering::Relaxed);
-    // While the trap's handler runs the engine, no signal handler may come in between; faults must.
+    // No other handler may run while the trap's handler runs the engine, but faults must be handled.
     let flags = raw::SA_NODEFER | raw::SA_ONSTACK;
     let trap = own_action(trap, flags, ASYNCHRONOUS);
     let fault = fault_action(&Action::default());
@@ -190,8 +198,8 @@ pub fn install(trap: Handler) -> Result<(), isize> {
     Ok(())
 }
 
-/// Takes SIGSYS alone, for a front end that interposes no signal action. The trap runs on the thread's own stack:
-/// an alternate one may have room for a handler of the program only.
+/// Sets the action for SIGSYS alone, for a front end that interposes no signal action. The trap runs on the thread's own stack:
+/// an alternate one may be just large enough for a handler of the program.
 ///
 /// # Errors
 /// The negative errno.
@@ -210,13 +218,13 @@ pub fn install_alone(trap: Handler) -> Result<(), isize> {
     Ok(())
 }
 
-/// Whether the program's actions are kept here.
+/// True if the program's actions are kept here.
 pub fn active() -> bool {
     ACTIVE.load(Ordering::Acquire)
 }
 
-/// Whether this is the process whose actions are kept here, not a child of `vfork` in its memory. A fork that nobody told of
-/// is noticed here, and its child is.
+/// True if this is the process whose actions are kept here, and not a child of `vfork` in its memory. A child of a fork that was not
+/// announced is noticed here, and becomes the owner of its copy.
 pub fn is_owner() -> bool {
     let process = sys::process_id();
     if OWNER.load(Ordering::Relaxed) != process {
@@ -225,14 +233,14 @@ pub fn is_owner() -> bool {
     OWNER.load(Ordering::Relaxed) == process
 }
 
-/// The process has forked and this is the child.
+/// Adjusts the state in a child of `fork`.
 pub fn forked() {
     OWNER.store(sys::process_id(), Ordering::Relaxed);
     LOCK.store(false, Ordering::Release);
     pending::forked();
 }
 
-/// `sigaction(2)` as the program asks for it; a negative errno on failure.
+/// Does a `sigaction(2)` of the program; returns a negative errno on failure.
 ///
 /// # Safety
 /// The handler must be fit to be one.
@@ -248,7 +256,7 @@ pub unsafe fn set_action(signal: usize, new: Option<&Action>, old: Option<&mut A
         // SAFETY: the caller's promise.
         return unsafe { set_kernel_action(signal, new, old) };
     }
-    // Nothing is unblocked: of a thread that has just begun there is no note yet of what it wants blocked, and its mask alone keeps that.
+    // Nothing is unblocked: the mask of a thread that has just begun is the only record of what the program wants blocked there.
     let mask = sys::block_signals(ASYNCHRONOUS);
     while LOCK.swap(true, Ordering::Acquire) {
         core::hint::spin_loop();
@@ -257,14 +265,14 @@ pub unsafe fn set_action(signal: usize, new: Option<&Action>, old: Option<&mut A
     let result = unsafe { set_locked(signal, new, old) };
     LOCK.store(false, Ordering::Release);
     sys::set_signal_mask(mask);
-    // In the trap, its end does that.
+    // The trap does this at its end.
     if mask & OF_TRAP != OF_TRAP {
         release(mask);
     }
     result
 }
 
-/// `rt_sigaction(2)` as the trap saw it, or as the program asks for it by number.
+/// Does an `rt_sigaction(2)` that has trapped, or that the program makes by its number.
 ///
 /// # Safety
 /// The program made the call.
@@ -287,37 +295,37 @@ pub unsafe fn called_action(a: [usize; 6]) -> isize {
     user::write(old as u64, &before).map_or_else(|errno| errno.negated() as isize, |()| 0)
 }
 
-/// The signals of [`OWN`] that the program has said it wants blocked in the calling thread.
+/// Returns the signals of [`OWN`] that are noted as wanted blocked in the calling thread.
 pub fn wanted() -> u64 {
     noted().unwrap_or(0)
 }
 
-/// The signals that are noted as wanted blocked, for [`note`].
+/// Returns the note of the signals that are wanted blocked in the calling thread, for [`note`]; `None` if there is none.
 pub fn noted() -> Option<u64> {
     crate::frontend().and_then(Frontend::wanted_blocked)
 }
 
-/// The program wants those of [`OWN`] that are in `mask` blocked in the calling thread from now on, and the others not.
+/// Notes that the program wants the signals of [`OWN`] in `mask` blocked in the calling thread, and the others not.
 pub fn want(mask: u64) {
     note(Some(mask & OWN));
     pending::unblocked(OWN & !mask);
 }
 
-/// Notes what [`noted`] is to say of the calling thread.
+/// Sets what [`noted`] returns for the calling thread.
 pub fn note(wanted: Option<u64>) {
     if let Some(frontend) = crate::frontend() {
         frontend.note_blocked(wanted);
     }
 }
 
-/// The signals of [`OWN`] that are to be taken for blocked in the calling thread, whose mask is `mask`. A thread inherits what
-/// its creator wants, and only front ends with a C library may see that: where nothing is noted, the mask tells.
+/// Returns the signals of [`OWN`] that count as blocked in the calling thread, whose mask is `mask`. A new thread inherits its
+/// creator's, and only front ends with a C library may see its creation: without a note, the mask decides.
 fn taken_for_blocked(mask: u64) -> u64 {
     crate::frontend().map_or(0, |frontend| frontend.wanted_blocked().unwrap_or_else(|| told_by(mask)))
 }
 
-/// The signals of [`OWN`] that the program wants blocked in the calling thread, and of which its mask does not tell (`told_by`): a
-/// thread that it creates has the mask, and not the note.
+/// Returns the signals of [`OWN`] that the program wants blocked in the calling thread although its mask does not show it
+/// (`told_by`). A thread that the calling thread creates inherits the mask, but not the note.
 pub fn untold() -> u64 {
     match wanted() {
         0 => 0,
@@ -325,29 +333,29 @@ pub fn untold() -> u64 {
     }
 }
 
-/// Returns the signals of [`OWN`] that the program takes for blocked: all of them if it blocks all others, otherwise none.
+/// Returns the signals of [`OWN`] that a mask shows to be wanted blocked: all of them if all others are blocked, otherwise none.
 fn told_by(mask: u64) -> u64 {
     if mask & EVERY_OTHER == EVERY_OTHER { OWN } else { 0 }
 }
 
-/// At the end of a handler that the kernel called in a thread whose mask is `mask`: what was [kept](pending), and is not
-/// wanted blocked any more, comes when the handler returns.
+/// Has signals that were [kept](pending), and are no longer wanted blocked, come when the current handler returns. Called at the end of
+/// a handler that the kernel called in a thread whose mask is `mask`.
 pub fn release_kept(mask: u64) {
-    // Blocked before the look: what is sent from here on is the kernel's to keep until the handler has returned. A filter of the
-    // program's own may forbid that.
+    // Blocked before `release` looks, so that the kernel keeps what is sent from here on until the handler has returned. A filter of
+    // the program's may forbid the call.
     if pending::mask() != 0 || is_own_handled() && !log::is_filtered() {
         sys::block_signals(OWN);
         release(mask);
     }
 }
 
-/// Whether the program has a handler for one of [`OWN`].
+/// True if the program has a handler for one of [`OWN`].
 fn is_own_handled() -> bool {
     let handled = |signal: u32| ENTRIES[signal as usize].handler.load(Ordering::Relaxed) > IGNORE;
     handled(raw::SIGSEGV) || handled(raw::SIGBUS) || handled(raw::SIGSYS)
 }
 
-/// The mask that comes of `before` if `set` changes it as `how` says. `None` where `how` is unknown.
+/// Returns the mask `before` as `set` changes it in the way `how`; `None` if `how` is unknown.
 fn changed_mask(before: u64, how: u32, set: u64) -> Option<u64> {
     match how {
         raw::SIG_BLOCK => Some(before | set),
@@ -357,33 +365,33 @@ fn changed_mask(before: u64, how: u32, set: u64) -> Option<u64> {
     }
 }
 
-/// The mask of the calling thread has been changed by `set` as `how` says, but for [`OWN`].
+/// Notes for [`OWN`] what the program's change of the calling thread's mask, by `set` in the way `how`, has not done in the kernel.
 pub fn changed(how: u32, set: u64) {
     if let Some(after) = changed_mask(wanted(), how, set) {
         want(after);
     }
 }
 
-/// `rt_sigprocmask(2)` as the trap saw it: the mask is in the context that the handler returns to.
+/// Does an `rt_sigprocmask(2)` that has trapped. The mask is in the context that the handler returns to.
 pub fn trapped_mask(a: [usize; 6], interrupted: &mut Context) -> isize {
     let before = interrupted.signal_mask();
     procmask(a, before, |after| interrupted.set_signal_mask(after))
 }
 
-/// `rt_sigprocmask(2)` of a program's thread that is inside, whose mask was `before` and becomes what `change` is told.
+/// Does an `rt_sigprocmask(2)` of a thread that is inside the engine. Its mask was `before`; `change` sets the new one.
 pub fn changed_inside(a: [usize; 6], before: u64, change: impl FnOnce(u64)) -> isize {
     procmask(a, before, change)
 }
 
-/// `rt_sigprocmask(2)` as the program asks for it.
+/// Does an `rt_sigprocmask(2)` that the program makes by its number.
 pub fn called_mask(a: [usize; 6]) -> isize {
     let result = procmask(a, sys::unblock_signals(0), |after| _ = sys::set_signal_mask(after));
     release(sys::unblock_signals(0));
     result
 }
 
-/// `rt_sigpending(2)` as the trap saw it, or as the program asks for it by number: with those of [`OWN`] that are
-/// [kept](pending) until the program unblocks them.
+/// Does an `rt_sigpending(2)` that has trapped, or that the program makes by its number. The signals of [`OWN`] that are
+/// [kept](pending) until the program unblocks them are pending, too.
 ///
 /// # Safety
 /// The program made the call.
@@ -398,8 +406,8 @@ pub unsafe fn called_pending(a: [usize; 6]) -> isize {
     with.and_then(|with| user::write(set, &with)).map_or_else(|errno| errno.negated() as isize, |()| result)
 }
 
-/// `rt_sigtimedwait(2)` as the trap saw it, for signals among which those of [`OWN`] may be, which [`pending`] may have. Handlers
-/// run meanwhile, and may jump out.
+/// Does an `rt_sigtimedwait(2)` that has trapped. The program may wait for signals of [`OWN`], which [`pending`] keeps. Handlers run
+/// meanwhile, and may jump out.
 ///
 /// # Safety
 /// The program made the call.
@@ -427,7 +435,7 @@ pub unsafe fn trapped_wait(a: [usize; 6], interrupted: &mut Context) -> isize {
         Ok(given) => given,
         Err(errno) => return errno.negated() as isize,
     };
-    // They are to be blocked in who waits; a thread may have inherited that, which was not seen.
+    // A thread has the signals blocked for which it waits, perhaps since its creation, which was not seen.
     note(Some(wanted() | awaited));
     let mut taken = [0; 16];
     let result = pending::wait(awaited, &mut taken, given, |taken, time| {
@@ -441,7 +449,7 @@ pub unsafe fn trapped_wait(a: [usize; 6], interrupted: &mut Context) -> isize {
         .map_or_else(|errno| errno.negated() as isize, |()| result as isize)
 }
 
-/// `rt_sigprocmask(2)` of a thread whose mask is `before` and is changed by `change`.
+/// Does an `rt_sigprocmask(2)` of a thread whose mask is `before`; `change` sets the new one.
 fn procmask(a: [usize; 6], before: u64, change: impl FnOnce(u64)) -> isize {
     let [how, new, old, set_bytes, ..] = a;
     if set_bytes != size_of::<u64>() {
@@ -464,7 +472,7 @@ fn procmask(a: [usize; 6], before: u64, change: impl FnOnce(u64)) -> isize {
     user::write(old as u64, &shown).map_or_else(|errno| errno.negated() as isize, |()| 0)
 }
 
-/// [`set_action`], under the lock.
+/// Does [`set_action`] under the lock.
 ///
 /// # Safety
 /// As for [`set_action`].
@@ -483,7 +491,7 @@ unsafe fn set_locked(signal: usize, new: Option<&Action>, old: Option<&mut Actio
     }
     let shim = new.map(|new| {
         let mut shim = *new;
-        // These must get through while a handler runs that enters a ring.
+        // A handler may enter a ring, which needs these signals.
         shim.mask &= !OWN;
         if new.handler > IGNORE {
             // `deliver` obeys SA_RESETHAND itself, when the handler really runs.
@@ -493,13 +501,13 @@ unsafe fn set_locked(signal: usize, new: Option<&Action>, old: Option<&mut Actio
         }
         shim
     });
-    // The handler must be there before the first signal; one that is replaced by "default" stays,
-    // for a child of `vfork` may have done that in its own table only.
+    // The entry must be there before the first signal. A handler stays in the entry when the program sets "default": a child of
+    // `vfork` may have set that in its own table only.
     if let Some(new) = new.filter(|new| new.handler > IGNORE) {
         entry.store(new);
     }
     let mut kernel = Action::default();
-    // SAFETY: `deliver` is fit for any handler that the caller vouches for.
+    // SAFETY: `deliver` may be called in place of any handler; the caller has promised that the program's is one.
     let result = unsafe { set_kernel_action(signal, shim.as_ref(), Some(&mut kernel)) };
     if result < 0 {
         entry.store(&before);
@@ -512,8 +520,8 @@ unsafe fn set_locked(signal: usize, new: Option<&Action>, old: Option<&mut Actio
     result
 }
 
-/// The program's action for one of [`OWN`] is this from now on. The trap keeps the alternate stack, for it needs more than some stacks
-/// of the program have.
+/// Changes the kernel's action for one of [`OWN`] to fit the program's new action. That of SIGSYS does not change: the trap needs more
+/// stack than the program's handler may ask for.
 fn follow(signal: usize, action: &Action) {
     if signal != raw::SIGSYS as usize {
         // SAFETY: the handler is fit for any thread of the process at any instruction.
@@ -521,12 +529,12 @@ fn follow(signal: usize, action: &Action) {
     }
 }
 
-/// The function that the kernel calls for handlers of the program.
+/// Returns the function that the kernel calls in place of handlers of the program.
 fn front() -> usize {
     crate::frontend().and_then(Frontend::front).unwrap_or(deliver as *const () as usize)
 }
 
-/// In front of every handler of the program: runs it, unless the thread is inside the engine.
+/// The kernel's handler for signals that the program handles: calls the program's handler, unless the thread is inside the engine.
 ///
 /// # Safety
 /// Called by the kernel, or in its stead by [`Frontend::front`].
@@ -535,7 +543,7 @@ pub unsafe extern "C" fn deliver(signal: c_int, info: *mut c_void, context: *mut
     unsafe { deliver_with(signal, info, context, None) };
 }
 
-/// [`deliver`], for a thread that may be inside: all signals were blocked before another one could come, and `mask` was in force until then.
+/// Works as [`deliver`], for a front end that has blocked all signals before a second one could come; `mask` is the mask before that.
 ///
 /// # Safety
 /// As for [`deliver`].
@@ -544,7 +552,7 @@ pub unsafe extern "C" fn deliver_blocked(signal: c_int, info: *mut c_void, conte
     unsafe { deliver_with(signal, info, context, Some(mask)) };
 }
 
-/// [`deliver`]; the handler runs with the mask, if one is given.
+/// Works as [`deliver`]; the program's handler runs with the mask, if one is given.
 ///
 /// # Safety
 /// As for [`deliver`].
@@ -566,19 +574,19 @@ unsafe fn deliver_with(signal: c_int, info: *mut c_void, context: *mut Context, 
         // SAFETY: the default action is always fit.
         unsafe { set_kernel_action(signal as usize, Some(&Action::default()), None) };
     }
-    // The signal may have come while a call waited with a mask of its own (`ppoll`, `sigsuspend`), which is in force while the
-    // handler runs. A trap under a blocked SIGSYS kills; on return the kernel puts back the mask in the context. A program
-    // without rings is spared the call, which a filter of its own may forbid.
+    // The signal may have come while a call waited with a mask of its own (`ppoll`, `sigsuspend`), which stays in force while the
+    // handler runs, and may block SIGSYS: a trap would kill. On return the kernel restores the mask in the context. In a program
+    // without rings the call is not made: a filter of the program's may forbid it.
     let unblocks = calls::rings_exist() || calls::TRAPS.load(Ordering::Relaxed) > 0 || pending::is_awaited();
     let unblocked = if unblocks { OWN } else { 0 };
     // SAFETY: the program installed it for this signal.
     unsafe { run(action.handler, unblocked, false, signal, info, context) };
 }
 
-/// Whether a signal came inside the engine.
+/// True if a signal has interrupted the engine.
 fn is_inside(signal: c_int, interrupted: &Context) -> bool {
-    // In the trap nothing is noted. Signals that no instruction raises come there only while the engine's stub sleeps; those that
-    // one raises may be sent at any moment, and find the trap's mask.
+    // The front end does not know of threads in the trap. Signals that no instruction raises come there only while a call of the stub
+    // sleeps. The others may also be sent at any moment; then the trap's mask is in force.
     let in_stub = || frontend::syscall_stub().contains(&interrupted.instruction_pointer());
     let in_trap =
         || ASYNCHRONOUS & signal_bit(signal as u32) == 0 && interrupted.signal_mask() & OF_TRAP == OF_TRAP;
@@ -592,8 +600,8 @@ fn is_inside(signal: c_int, interrupted: &Context) -> bool {
         || is_below()
 }
 
-/// A handler of the program is about to run. Where several signals came at once, each interrupts the handler of ours before it at its first
-/// instruction, and this handler may jump out of them all.
+/// Prepares a thread for a handler of the program. If several signals came at once, each has interrupted the engine's handler for the
+/// previous one at its first instruction, and the program's handler may jump out of all of them.
 fn settle(interrupted: &mut Context) {
     let Some(frontend) = crate::frontend() else { return };
     let mut context = interrupted;
@@ -605,33 +613,33 @@ fn settle(interrupted: &mut Context) {
     }
 }
 
-/// The context below one that interrupted a handler of ours at its first instruction, as it does where several signals come at once; or in the
-/// front end's first instructions.
+/// Returns the context of the engine's handler that `context` has interrupted at its first instruction, or in the front end's first
+/// instructions, as happens if several signals come at once.
 fn below(context: &Context) -> Option<*mut Context> {
     if let Some(outer) = crate::frontend().and_then(|frontend| frontend.context_in_front(context)) {
         return Some(outer);
     }
     let [trap, fault] = OTHERS.each_ref().map(|handler| handler.load(Ordering::Relaxed));
     let handlers = [deliver as *const () as usize, fault, trap];
-    // Its context is the third argument.
+    // A handler's third argument is its context.
     let [_, _, outer, ..] = context.arguments();
     handlers.contains(&context.instruction_pointer()).then_some(outer as *mut Context)
 }
 
-/// Queues the signal for this thread anew, to come when it has left the engine.
+/// Queues the signal for the calling thread again, so that it comes when the thread has left the engine.
 fn postpone(signal: c_int, info: *mut c_void, interrupted: &mut Context) {
-    // It may be one of those that an instruction raises, sent by somebody.
+    // A signal that instructions raise may have been sent, too.
     let blocked = ASYNCHRONOUS | signal_bit(signal as u32);
-    // Blocked first, or a handler with SA_NODEFER would see it again at once.
+    // Blocked first, or the signal would come again at once under SA_NODEFER.
     sys::set_signal_mask(blocked);
     sys::queue_to_self(signal as u32, info);
     keep_out(signal, interrupted);
-    // In a wait with a mask of its own the kernel puts back the mask from before; either way the
-    // thread goes on with everything blocked, until it leaves the engine.
+    // After a wait with a mask of its own, the kernel restores the mask before the wait. In any case the thread continues with
+    // everything blocked until it leaves the engine.
     interrupted.set_signal_mask(interrupted.signal_mask() | blocked);
 }
 
-/// The thread is inside the engine, and the signal comes when it leaves. If it is about to sleep, it does not.
+/// Tells the front end that a signal waits until the calling thread leaves the engine, so that the thread does not begin to sleep there.
 fn keep_out(signal: c_int, interrupted: &mut Context) {
     let Some(frontend) = crate::frontend() else { return };
     let mut context = interrupted;
@@ -644,15 +652,15 @@ fn keep_out(signal: c_int, interrupted: &mut Context) {
     frontend.kept_out(signal_bit(signal as u32), context);
 }
 
-/// Lets the signals of [`OWN`] come that were sent while the thread was inside the engine, which it has left with `mask`.
+/// Has the signals of [`OWN`] come that were kept while the thread was inside the engine, which it has left with `mask`.
 pub fn release(mask: u64) {
     if pending::mask() != 0 {
         pending::unblocked(OWN & !taken_for_blocked(mask));
     }
 }
 
-/// The thread, which has everything blocked, leaves the engine and goes on with `mask`. A signal that
-/// only a wait with a mask of its own let through comes here, before that mask is in force again.
+/// Takes the signals that only a wait with a mask of its own let through. Called by a thread that has everything blocked, when it leaves
+/// the engine and before it continues with `mask`.
 pub fn let_in(mask: u64) {
     let kept_out = crate::frontend().map_or(0, Frontend::take_kept_out);
     if kept_out & mask != 0 {
@@ -660,8 +668,8 @@ pub fn let_in(mask: u64) {
     }
 }
 
-/// Calls a handler of the program, with these signals unblocked. What the handler makes of the mask ends with it. Where it
-/// `is_silent`, no system call follows.
+/// Calls a handler of the program, with the signals `unblocked` not blocked. Changes that the handler makes to the mask end with it. If
+/// `is_silent`, no system call is made after the handler.
 ///
 /// # Safety
 /// `handler` must be one.
@@ -698,7 +706,7 @@ unsafe fn run(
     }
 }
 
-/// SIGSEGV and SIGBUS: resumes a guarded copy of the engine, else the program's action.
+/// The engine's handler for SIGSEGV and SIGBUS: resumes a guarded copy, otherwise does what the program's action says.
 ///
 /// # Safety
 /// Called by the kernel, or in its stead by [`Frontend::front_of_faults`].
@@ -707,7 +715,7 @@ pub unsafe extern "C" fn fault(signal: c_int, info: *mut c_void, context: *mut C
     unsafe { fault_with(signal, info, context, None) };
 }
 
-/// [`fault`], for a thread that may be inside: all signals were blocked before another one could come, and `mask` was in force until then.
+/// Works as [`fault`], for a front end that has blocked all signals before a second one could come; `mask` is the mask before that.
 ///
 /// # Safety
 /// As for [`fault`].
@@ -716,20 +724,20 @@ pub unsafe extern "C" fn fault_blocked(signal: c_int, info: *mut c_void, context
     unsafe { fault_with(signal, info, context, Some(mask)) };
 }
 
-/// [`fault`]; a handler of the program runs with the mask, if one is given.
+/// Works as [`fault`]; a handler of the program runs with the mask, if one is given.
 ///
 /// # Safety
 /// As for [`fault`].
 unsafe fn fault_with(signal: c_int, info: *mut c_void, context: *mut Context, mask: Option<u64>) {
     // SAFETY: the kernel's.
     let interrupted = unsafe { &mut *context };
-    // A signal that somebody sent says nothing about the copy that it interrupts.
+    // A signal that was sent is not a fault of the copy that it interrupts.
     // SAFETY: the kernel's.
     if !unsafe { is_sent(info) }
         && let Some(address) = frontend::resume_address(interrupted.instruction_pointer())
     {
         interrupted.set_instruction_pointer(address);
-        // One that was sent to have the thread take what is kept may have come at the same time: the kernel keeps one.
+        // A wake for a kept signal may have been sent at the same time: the kernel keeps only one signal of each number.
         if pending::mask() != 0 && !threads::is_own(sys::thread_id()) {
             keep_out(signal, interrupted);
         }
@@ -739,7 +747,7 @@ unsafe fn fault_with(signal: c_int, info: *mut c_void, context: *mut Context, ma
     unsafe { obey_with(signal, info, interrupted, mask) };
 }
 
-/// Whether a signal was sent, and not raised by an instruction.
+/// True if a signal was sent, and not raised by an instruction.
 ///
 /// # Safety
 /// `info` must be a `siginfo_t`.
@@ -748,17 +756,17 @@ unsafe fn is_sent(info: *const c_void) -> bool {
     unsafe { *info.cast::<c_int>().add(2) <= 0 }
 }
 
-/// The fate of a signal of [`OWN`] that was sent to the calling thread, and not raised by an instruction.
+/// A decision about a signal of [`OWN`] that was sent to the calling thread, and not raised by an instruction.
 enum Sent {
-    /// The signal comes now.
+    /// The program's action is done now.
     Comes,
-    /// The signal says that another one is there, which comes now.
+    /// The signal is a wake, and the program's action is done now for the kept signal with this information.
     Brings(pending::Information),
-    /// The signal is ignored, or comes later, or to another thread.
+    /// Nothing more is done: the signal is ignored, or kept for later, or passed on to another thread.
     Over,
 }
 
-/// Decides that. What comes later is kept.
+/// Decides what becomes of a signal that was sent; keeps it if it comes later.
 fn sent(
     signal: c_int,
     handler: usize,
@@ -791,7 +799,7 @@ fn sent(
     if handler == IGNORE {
         return Sent::Over;
     }
-    // None of them is blocked inside the engine, where the program's handler must not run: it could jump out.
+    // The signals are not blocked inside the engine, where the program's handler must not run, as it could jump out.
     if handler > IGNORE && is_inside(signal, interrupted) && is_owner() {
         pending::hold(number, information);
         keep_out(signal, interrupted);
@@ -800,7 +808,7 @@ fn sent(
     Sent::Comes
 }
 
-/// Does for a signal whose kernel action is ours what the program's action says.
+/// Does what the program's action says for a signal whose kernel action is the engine's.
 ///
 /// # Safety
 /// Called from a signal handler, with its arguments.
@@ -809,7 +817,7 @@ pub unsafe fn obey(signal: c_int, info: *mut c_void, interrupted: &mut Context) 
     unsafe { obey_with(signal, info, interrupted, None) };
 }
 
-/// [`obey`]; a handler of the program runs with the mask, if one is given.
+/// Works as [`obey`]; a handler of the program runs with the mask, if one is given.
 ///
 /// # Safety
 /// As for [`obey`].
@@ -820,7 +828,7 @@ unsafe fn obey_with(signal: c_int, mut info: *mut c_void, interrupted: &mut Cont
     let mut brought;
     // SAFETY: the kernel's.
     let is_sent = unsafe { is_sent(info) };
-    // Without rings nobody is inside; what a filter of the program's own allows is not known.
+    // Without rings no thread is inside the engine, and a filter of the program's may forbid the calls that `sent` makes.
     if is_sent && (calls::rings_exist() || !log::is_filtered()) {
         // SAFETY: the kernel's, whose `siginfo_t` is no shorter.
         let information = unsafe { &*info.cast::<pending::Information>() };
@@ -834,8 +842,8 @@ unsafe fn obey_with(signal: c_int, mut info: *mut c_void, interrupted: &mut Cont
         }
     }
     if action.handler <= IGNORE {
-        // Dies of it as the program would: by the same instruction, for the kernel ends who raises what is blocked; or by the signal
-        // sent again.
+        // The process dies as it would without the engine: by the same instruction, as the kernel kills a process that raises a blocked
+        // signal; or by the signal, sent again.
         if is_sent || signal == raw::SIGSYS as c_int {
             // SAFETY: the default action is always fit.
             unsafe { set_kernel_action(signal as usize, Some(&Action::default()), None) };
@@ -850,11 +858,11 @@ unsafe fn obey_with(signal: c_int, mut info: *mut c_void, interrupted: &mut Cont
     if action.flags & raw::SA_RESETHAND as usize != 0 {
         entry.store(&Action::default());
     }
-    // A filter that is not ours has trapped a call, and may trap or forbid others: the handler runs with more signals blocked than
-    // it asked for.
+    // A filter that is not the engine's has trapped a call, and may trap or forbid others. So the mask is not set, and the handler runs
+    // with more signals blocked than it asked for.
     let is_silent = signal == raw::SIGSYS as c_int && !is_sent;
     if signal == raw::SIGSYS as c_int && !is_silent {
-        // On return the kernel puts back the mask in the context.
+        // On return the kernel restores the mask in the context.
         sys::set_signal_mask(interrupted.signal_mask() | action.mask & !signal_bit(raw::SIGSYS));
     }
     if let Some(mask) = mask {

@@ -1,8 +1,8 @@
-//! The SIGSYS trap: system calls of `io_uring` that no function of ours sees.
+//! The SIGSYS trap: `io_uring` calls by instructions, which no interposed function sees.
 //!
-//! The handler runs the engine right there, on the program's stack (or its alternate one, if that is large enough), at a
-//! system call instruction, with every signal blocked that may be; it puts the result into the saved
-//! register and returns. Nothing here touches `errno`, the C library or thread-local storage.
+//! The handler runs the engine at the trapped instruction, on the program's stack or its alternate one, if that is large enough, with
+//! all signals blocked but those of [`signals::OWN`]. It stores the result in the saved register and returns. Nothing here uses
+//! `errno`, the C library or thread-local storage.
 
 use crate::arch::{AUDIT_ARCH, Context, FORKS};
 use crate::filter::{self, Question, Reach};
@@ -19,15 +19,14 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::errno::{ENOMEM, ENOSYS};
 use linux_raw_sys::general as raw;
 
-/// Whether the handler is in place.
+/// True if the handler is in place.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
-/// Whether trapped calls go on to the kernel.
+/// True if trapped calls are passed on to the kernel.
 static PASS_ON: AtomicBool = AtomicBool::new(false);
 
-/// Calls that trap beside those of `io_uring`: the mapping of a completion ring; and in the text of a
-/// static program what would put another action in the place of SIGSYS's, or block it, what starts
-/// another process or program, takes privileges away, and the end, of which the log tells; what may close or replace a
-/// descriptor of the engine's own.
+/// The calls that trap beside those of `io_uring`. `mmap` traps for completion rings. The others trap in the text of a static
+/// program: calls that set SIGSYS's action or block it, start a process or program, give up privileges, or may close or replace a
+/// descriptor of the engine; and the end of the process, which is logged.
 const OTHER_CALLS: &[u32] = &[
     raw::__NR_clone,
     raw::__NR_clone3,
@@ -61,15 +60,15 @@ struct TrapInfo {
     architecture: u32,
 }
 
-/// Whether calls trap here, or may because an ancestor's did.
+/// True if calls trap in this process, or may trap because an ancestor's did.
 pub fn installed() -> bool {
     INSTALLED.load(Ordering::Relaxed)
 }
 
-/// Why calls do not trap.
+/// The reason why calls do not trap.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// A filter that the process began with ends it where it makes one of the calls; ours could not outrank it.
+    /// A filter that the process was started with kills it at one of the calls; the engine's filter cannot override that.
     Kills,
     /// The step that failed, and the negative errno.
     Refused(&'static str, isize),
@@ -84,17 +83,17 @@ impl core::fmt::Display for Failure {
     }
 }
 
-/// Takes the three signals. Whether calls of this reach trap already, because an ancestor installed the filter before
-/// `exec`: its engine is ours then, and the kernel's need not be tried.
+/// Sets the actions of the three signals. Returns true if calls of this reach trap already, because an ancestor installed the filter
+/// before `exec`. The engine answers them then, and the kernel's `io_uring` need not be tried.
 ///
 /// # Errors
-/// Why the signals cannot be taken.
+/// The reason why the actions cannot be set.
 pub fn inherit(reach: &Reach) -> Result<bool, Failure> {
     take_signals()?;
     Ok(filter::is_in_force(reach))
 }
 
-/// Takes the three signals, once.
+/// Sets the actions of the three signals, once.
 fn take_signals() -> Result<(), Failure> {
     if !INSTALLED.load(Ordering::Relaxed) {
         signals::install(handler).map_err(|error| Failure::Refused("sigaction", error))?;
@@ -103,16 +102,17 @@ fn take_signals() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Trapped calls go on to the kernel.
+/// Has trapped calls passed on to the kernel.
 pub fn pass_on() {
     PASS_ON.store(true, Ordering::Relaxed);
 }
 
-/// Takes the three signals and makes the three calls trap, where no ancestor [did](inherit). Where a filter kills whoever
-/// makes one, ours is of use only beside functions that are `interposed`: for mappings of completion rings.
+/// Sets the actions of the three signals and makes the three calls trap, if no ancestor [did](inherit). If another filter kills
+/// processes that make one of the calls, the engine's filter is installed only if functions are `interposed`, for mappings of
+/// completion rings.
 ///
 /// # Errors
-/// Why they do not trap.
+/// The reason why the calls do not trap.
 pub fn install(reach: &Reach, interposed: bool) -> Result<(), Failure> {
     take_signals()?;
     let answer = ask::safely(survives);
@@ -127,11 +127,11 @@ pub fn install(reach: &Reach, interposed: bool) -> Result<(), Failure> {
     }
 }
 
-/// Makes the three calls trap where they are made in `text`, in a program that `frontend` is linked into: nothing else
-/// of the process changes, and programs that it starts have no use for the engine. The engine must be ours.
+/// Makes the three calls trap if they are made in `text`, in a program that `frontend` is linked into. Nothing else changes in the
+/// process, nor in programs that it starts. The caller has decided that the engine answers, and not the kernel.
 ///
 /// # Errors
-/// Why they do not trap.
+/// The reason why the calls do not trap.
 pub fn install_within(text: &Range<usize>, frontend: &'static &'static dyn Frontend) -> Result<(), Failure> {
     crate::set_frontend(frontend);
     signals::install_alone(handler).map_err(|error| Failure::Refused("sigaction", error))?;
@@ -143,19 +143,19 @@ pub fn install_within(text: &Range<usize>, frontend: &'static &'static dyn Front
     if answer == Answer::Unknown { Ok(()) } else { verify(Question::Within.is_answered()) }
 }
 
-/// Makes one of the calls, if that is survived. It creates nothing and reads nothing, whoever answers it.
+/// Makes one of the calls, to find out whether the process survives that.
 fn survives() -> bool {
-    // SAFETY: as said.
+    // SAFETY: with these arguments the call creates and reads nothing, whether the kernel or the engine answers it.
     unsafe { arch::syscall(raw::__NR_io_uring_setup as usize, [0; 6]) };
     true
 }
 
-/// Checks that a filter acts that was taken, and that kills nobody.
+/// Checks that a filter that was installed is in force.
 fn verify(acts: bool) -> Result<(), Failure> {
     if acts { Ok(()) } else { Err(Failure::Refused("seccomp: the filter does not act", 0)) }
 }
 
-/// The handler.
+/// The handler of SIGSYS.
 ///
 /// # Safety
 /// Called by the kernel.
@@ -173,7 +173,7 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
             return;
         }
     }
-    // The stub's calls pass our filters: they trap by one of the program's own, whose handler is to answer.
+    // Calls of the stub pass the engine's filters. One that traps does so by a filter of the program's, whose handler is to answer.
     let by_others = stub::RANGE.contains(&interrupted.instruction_pointer());
     let ours = !by_others
         && (is_ring_call
@@ -211,7 +211,7 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
             process::vforks();
         }
         altstack::provide(interrupted);
-        // What runs on another stack cannot return from here: the program itself makes the call.
+        // A child on another stack could not return from this handler, so the program makes the call itself.
         let mark = (filter::CLONE_MARK as usize) << 32;
         interrupted.repeat_call(number, arguments[0] & 0xffff_ffff | mark);
         return;
@@ -233,7 +233,7 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut c_void, context: *mut Con
     }
 }
 
-/// Answers one of the three calls, that the program made.
+/// Answers one of the three calls, which the program made.
 fn answer(number: usize, arguments: [usize; 6], interrupted: &mut Context) {
     if let Some(frontend) = crate::frontend() {
         frontend.enters();
@@ -248,7 +248,7 @@ fn answer(number: usize, arguments: [usize; 6], interrupted: &mut Context) {
     }
 }
 
-/// Does what the trapped call asked for.
+/// Does a trapped call; returns its result.
 ///
 /// # Safety
 /// As for the call.
@@ -257,7 +257,7 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Co
     match number as u32 {
         raw::__NR_mmap => {
             TRAPS.fetch_add(1, Ordering::Relaxed);
-            // A ring of ours has both rings at offset 0.
+            // The user engine's ring memory has both rings at offset 0.
             if calls::is_ring(arguments[4] as i32) {
                 arguments[5] = 0;
             }
@@ -315,14 +315,14 @@ unsafe fn perform(number: usize, mut arguments: [usize; 6], interrupted: &mut Co
     result
 }
 
-/// Lets the kernel answer a trapped call. Meanwhile the thread has the program's signal mask: the call may sleep, and ends by
-/// what the program lets through, whose handler runs then. What that makes of the mask is the program's from then on.
+/// Lets the kernel answer a trapped call, with the program's signal mask: the call may sleep, and signals that the program has not
+/// blocked end it. The handler that runs then may change the mask, which the program keeps.
 ///
 /// # Safety
 /// As for the call. The calling thread may leave by a jump out of a handler: it must hold no lock.
 unsafe fn by_kernel(number: usize, arguments: [usize; 6], interrupted: &mut Context) -> isize {
     let inside = sys::set_signal_mask(interrupted.signal_mask());
-    // What was kept until here comes before the call, which may sleep.
+    // Signals that were kept come before the call, which may sleep.
     signals::release(interrupted.signal_mask());
     // SAFETY: the caller's promise.
     let result = unsafe { stub::syscall(number, arguments) };
