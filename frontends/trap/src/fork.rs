@@ -1,4 +1,4 @@
-//! Forks of the process, as the trap sees them or hears of them.
+//! Forks of the process: those that trap, and those that are noticed afterwards.
 
 use crate::{handlers, signals, stub};
 use anyring_engine::os::user;
@@ -7,11 +7,11 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use linux_raw_sys::errno::ENOSYS;
 use linux_raw_sys::general as raw;
 
-/// A word that is zero in a child of a fork that nobody told of: a static program has no C library to tell, and a program may
-/// make the call by its number.
+/// A word that the kernel zeroes in a child of `fork`. By it a fork is noticed that no C library announced: a static program has none,
+/// and a program may make the call by its number.
 static MARK: AtomicPtr<AtomicBool> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Lets [`notice`] notice.
+/// Maps the word by which [`notice`] recognizes a child.
 pub fn watch() {
     const PAGE: usize = 4096;
     // SAFETY: new memory, wherever the kernel likes.
@@ -27,19 +27,19 @@ pub fn watch() {
 fn renew_mark() -> bool {
     // SAFETY: null, or a page that stays mapped.
     let mark = unsafe { MARK.load(Ordering::Relaxed).as_ref() };
-    // Nearly always it is set; a look is cheaper than an exchange.
+    // The word is nearly always set, and a load is cheaper than an exchange.
     mark.is_none_or(|mark| mark.load(Ordering::Relaxed) || mark.swap(true, Ordering::Relaxed))
 }
 
-/// Called when a call traps, and where the process is not the one that it was: the first in a child of `fork` says so. A child
-/// of `vfork` has its parent's memory, and is none.
+/// Adjusts the state if this is the first call in a child of a fork that was not announced. Called when a call traps, and where the
+/// process's number has changed. A child of `vfork` shares its parent's memory, and nothing is adjusted.
 pub fn notice() {
     if !renew_mark() {
         forked();
     }
 }
 
-/// The process has forked and this is the child.
+/// Adjusts the state in a child of `fork`.
 pub fn forked() {
     renew_mark();
     signals::forked();
@@ -50,7 +50,7 @@ pub fn forked() {
     }
 }
 
-/// `fork`, or `clone` with memory of its own, as the trap saw it.
+/// Does a trapped `fork`, or a `clone` whose child has memory of its own.
 ///
 /// # Safety
 /// Called in the trap's handler, from which both processes return to the program.
@@ -64,7 +64,7 @@ pub unsafe fn perform(number: usize, a: [usize; 6]) -> isize {
     let result = unsafe { stub::syscall(number, a) };
     if result == 0 {
         forked();
-        // The child's thread has the mask, and another number.
+        // The child's thread inherits the mask, but the note is found by the thread's number.
         signals::note(noted);
     } else if shared {
         process::after_fork();
@@ -72,26 +72,27 @@ pub unsafe fn perform(number: usize, a: [usize; 6]) -> isize {
     result
 }
 
-/// Bytes of the first version of the structure that `clone3` is given.
+/// Bytes of the first version of `struct clone_args`.
 const LEAST: usize = 64;
 const CLEAR_SIGHAND: u64 = 0x1_0000_0000;
 
-/// The flags of a `clone3(2)` that makes a thread, or another child in this memory. Not where the child is to have actions anew, which would be ours, too; nor
-/// where it is made as a fork ([`perform_clone3`]).
+/// Returns the flags of a `clone3(2)` that makes a thread or another child in this memory. `None` if [`perform_clone3`] makes it as a
+/// fork, or if it would reset the child's signal actions, among them the engine's.
 pub fn flags_in_memory(a: [usize; 6]) -> Option<u64> {
     let flags = user::read::<u64>(a[0] as u64).ok().filter(|_| a[1] >= LEAST)?;
     (flags & u64::from(raw::CLONE_VM) != 0 && flags & CLEAR_SIGHAND == 0 && !is_fork(flags)).then_some(flags)
 }
 
-/// Whether a `clone3(2)` with these flags is made as a fork.
+/// True if a `clone3(2)` with these flags is made as a fork.
 fn is_fork(flags: u64) -> bool {
     const INTO_CGROUP: u64 = 0x2_0000_0000;
     let shared = u64::from(raw::CLONE_VM | raw::CLONE_VFORK);
     flags & u64::from(raw::CLONE_VM) == 0 || flags & shared == shared && flags & INTO_CGROUP != 0
 }
 
-/// `clone3(2)`, as the trap saw it: where it is a fork. Others are made at patched sites ([`flags_in_memory`]), or by `clone`, which every program knows that
-/// is told that there is no `clone3`. Only that has a place in another control group: what would be a `vfork` with one is a fork.
+/// Does a trapped `clone3(2)` if it can be made as a fork. Others are made at patched sites ([`flags_in_memory`]) or return `ENOSYS`,
+/// after which programs use `clone`. But `clone` cannot put a child into another control group, so a `vfork` that does is made as a
+/// fork.
 ///
 /// # Safety
 /// As for [`perform`].
@@ -100,7 +101,7 @@ pub unsafe fn perform_clone3(a: [usize; 6]) -> isize {
     const STACK: usize = 5;
     let number = raw::__NR_clone3 as usize;
     let missing = -(ENOSYS as isize);
-    // What is wrong with it, the kernel says.
+    // The kernel returns the right errno.
     if !(LEAST..=MOST).contains(&a[1]) {
         // SAFETY: the program's own call, which fails.
         return unsafe { stub::syscall(number, a) };
@@ -114,7 +115,7 @@ pub unsafe fn perform_clone3(a: [usize; 6]) -> isize {
         bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
     };
     let (flags, stack) = (word(0), word(STACK));
-    // Actions that the child is to have anew would be ours, too.
+    // The call would also reset the engine's signal actions in the child.
     if !is_fork(flags) || stack != 0 || flags & CLEAR_SIGHAND != 0 {
         return missing;
     }

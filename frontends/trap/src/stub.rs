@@ -1,8 +1,8 @@
-//! A page with a system call instruction that the filter lets through.
+//! The stub: a page with a system call instruction whose calls the filter lets pass.
 //!
-//! It lies at the same address in every process. A filter outlives `exec`, and it can tell the calls
-//! that must pass from those that it traps by the instruction pointer alone: with a fixed address,
-//! the filter of an ancestor serves its descendants too, and none needs a second one.
+//! The page has the same address in every process. A filter survives `exec`, and distinguishes calls that must pass from those that
+//! must trap only by the instruction pointer. With a fixed address, the filter of an ancestor serves its descendants, which need none
+//! of their own.
 
 use crate::arch::{Page, STUB_BYTES, STUB_CODE};
 use anyring_runtime::arch::{self, STUB_ADDRESS};
@@ -14,8 +14,8 @@ use linux_raw_sys::general as raw;
 /// The addresses that filters let through.
 pub const RANGE: Range<usize> = STUB_ADDRESS..STUB_ADDRESS + STUB_BYTES;
 
-/// The code as the library's own file has it, in a page of its own: where no memory can be made executable
-/// (`PR_SET_MDWE`, SELinux's `execmem`), this page moves to the address, and leaves a hole in the library.
+/// The stub's code in a page of the library's file. If no memory may be made executable (`PR_SET_MDWE`, SELinux's `execmem`), this page
+/// is moved to the stub's address, and leaves a hole in the library.
 // The section's name makes it part of the code.
 #[unsafe(link_section = ".text.anyring_trap_stub")]
 static PAGE: Page = {
@@ -28,13 +28,13 @@ static PAGE: Page = {
     Page(bytes)
 };
 
-/// Whether this front end has put the page in place.
+/// True if this front end has put the page in place.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// Puts the page in place.
 ///
 /// # Errors
-/// The negative errno, where something else lies there or executable memory is not allowed.
+/// The negative errno, if other memory is mapped there or executable memory is not allowed.
 pub fn install() -> Result<(), isize> {
     let fixed = raw::MAP_FIXED_NOREPLACE;
     // SAFETY: replaces nothing.
@@ -47,14 +47,14 @@ pub fn install() -> Result<(), isize> {
         }
         return Err(page);
     }
-    // SAFETY: just mapped, and nobody uses it yet.
+    // SAFETY: just mapped, and not used yet.
     let error = unsafe { fill(STUB_ADDRESS) };
     let own = (&raw const PAGE).addr();
-    // SAFETY: nobody reads or executes the page in the library; the one at the address is ours, and unused yet.
+    // SAFETY: no code reads or executes the page in the library; the page at the address was just mapped here, and is not used yet.
     let moves = || unsafe { sys::move_mapping(own, STUB_ADDRESS, STUB_BYTES) } == STUB_ADDRESS as isize;
     if error != 0 && !moves() {
-        // Who looks for the page is to find none.
-        // SAFETY: ours, and unused.
+        // Front ends that look for the page must not find an unfinished one.
+        // SAFETY: mapped above, and not used yet.
         unsafe { sys::unmap(STUB_ADDRESS, STUB_BYTES) };
         return Err(error);
     }
@@ -62,7 +62,7 @@ pub fn install() -> Result<(), isize> {
     Ok(())
 }
 
-/// Writes the code to the page at `address` and makes it executable; a negative errno where that is not allowed.
+/// Writes the code to the page at `address` and makes the page executable; returns a negative errno if that is not allowed.
 ///
 /// # Safety
 /// The page must be the caller's, writable, and used by nobody.
@@ -76,37 +76,37 @@ unsafe fn fill(address: usize) -> isize {
     }
 }
 
-/// How many calls of patched sites have a place in the page.
+/// Number of places in the page for calls of patched sites.
 pub const CALLS: usize = 16;
-/// Where they lie.
+/// The offset of the first place.
 const FIRST_CALL: usize = 128;
-/// Bytes of one.
+/// Bytes of a place.
 const CALL_BYTES: usize = 16;
 
 const _: () = assert!(STUB_CODE.len() <= FIRST_CALL && FIRST_CALL + CALLS * CALL_BYTES <= STUB_BYTES);
 
-/// Where sites go on whose calls have a place; 0: none.
+/// The address at which the program continues after the call of each place; 0: the place is free.
 static BEHIND: [AtomicUsize; CALLS] = [const { AtomicUsize::new(0) }; CALLS];
 
-/// The address in the page at which a call is made that goes on at `next`, if there is one.
+/// Returns the address of the place whose call continues at `next`, if there is one.
 pub fn call_behind(next: usize) -> Option<usize> {
     BEHIND.iter().position(|place| next != 0 && place.load(Ordering::Relaxed) == next).map(call_for)
 }
 
-/// The address in the page at which a site makes a call that the filter is not to trap at its place.
+/// Returns the address of a place. A patched site continues there to make a call that would trap in the program's text.
 pub const fn call_for(index: usize) -> usize {
     STUB_ADDRESS + FIRST_CALL + index * CALL_BYTES
 }
 
-/// Puts code into the page that makes a call, and goes on at an address with all registers as the call leaves them: one for each address that is not 0.
-/// Returns false if the page stays as it was.
+/// Writes a place for each address in `behind` that is not 0: code that makes a call and continues at the address, with all registers as
+/// the call leaves them. Returns false if the page cannot be changed.
 ///
 /// # Safety
-/// The process must have one thread, and what goes on at the addresses must be what makes the calls.
+/// The process must have one thread. The code at each address must be able to continue after such a call.
 #[cfg(target_arch = "x86_64")]
 pub unsafe fn put_calls(behind: &[usize; CALLS]) -> bool {
     let is_writable = INSTALLED.load(Ordering::Relaxed)
-        // SAFETY: the page is ours, and nobody executes it meanwhile.
+        // SAFETY: the page is this module's, and the only thread does not execute it meanwhile.
         && unsafe { sys::protect(STUB_ADDRESS, STUB_BYTES, raw::PROT_READ | raw::PROT_WRITE) } == 0;
     if !is_writable {
         return false;
@@ -122,25 +122,25 @@ pub unsafe fn put_calls(behind: &[usize; CALLS]) -> bool {
         }
         BEHIND[index].store(address, Ordering::Relaxed);
     }
-    // SAFETY: the page is ours.
+    // SAFETY: the page is this module's.
     let error = unsafe { sys::protect(STUB_ADDRESS, STUB_BYTES, raw::PROT_READ | raw::PROT_EXEC) };
     assert!(error == 0, "the memory was executable before, and the tracer has just made other memory so");
     true
 }
 
-/// Whether another front end has put the page in place, in a process that runs a program in its own memory (valgrind).
+/// True if another front end has put the page in place, in a process that runs a program in its own memory (valgrind).
 pub fn is_others() -> bool {
     let mut code = [0; STUB_CODE.len()];
     !INSTALLED.load(Ordering::Relaxed) && sys::peek(STUB_ADDRESS, &mut code) && code == *STUB_CODE
 }
 
-/// Performs a system call that no filter of ours traps.
+/// Makes a system call that the engine's filters do not trap.
 ///
 /// # Safety
 /// As for the call that `number` names.
 pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
     if !INSTALLED.load(Ordering::Relaxed) {
-        // Then there is no filter either, but perhaps one that traps the three calls alone.
+        // Without the stub there is no filter, except perhaps one that traps only the three calls.
         // SAFETY: the caller's promise.
         return unsafe { arch::syscall(number, a) };
     }
