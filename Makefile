@@ -192,7 +192,7 @@ chaos: tools ## tests of liburing's suite and of the crate, and planted bugs und
 	$(ANYRING_BIN)/anyring-conformance chaos --seeds 20
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(ANYRING_BIN)/anyring chaos --seed 1 --runs 20 --timeout 60 --faults $(TEST_FAULTS) --" \
 		cargo test --locked -p anyring --test low --test safe --test sound
-	ANYRING_CHAOS_SEEDS=$(or $(SEEDS),50) cargo test -p anyring-cli --test chaos --test faults --locked
+	ANYRING_CHAOS_SEEDS=$(or $(SEEDS),50) cargo test -p anyring-cli --test chaos --test faults --test power --locked
 
 coverage: nextest ## fails unless the engine's tests see every operation, and every error that an operation declares
 	rm -f $(TARGET)/coverage

@@ -10,7 +10,7 @@ use serde_json::Value;
 use support::{anyring, built};
 
 /// The default number of seeds that a repaired program must pass; `ANYRING_CHAOS_SEEDS` sets another one.
-const SEEDS: &str = "40";
+const SEEDS: &str = "12";
 
 /// A directory that only this test uses, removed at the end.
 struct Directory(PathBuf);
