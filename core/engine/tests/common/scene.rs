@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -48,10 +48,16 @@ impl Directory {
     }
 }
 
-/// A file of the directory for temporary ones that has no name, at its begin.
+/// A file without a name where temporary files lie, at its beginning. It never has a name if the file system can do that: a test whose
+/// calls are refused may not be able to remove one.
 pub fn nameless(content: &[u8]) -> File {
-    let (directory, mut options) = (Directory::new(), File::options());
-    let file = options.read(true).write(true).create_new(true).open(directory.0.join("file")).unwrap();
+    let mut options = File::options();
+    options.read(true).write(true);
+    let file =
+        options.clone().custom_flags(libc::O_TMPFILE).open(std::env::temp_dir()).unwrap_or_else(|_| {
+            let directory = Directory::new();
+            options.create_new(true).open(directory.0.join("file")).unwrap()
+        });
     file.write_all_at(content, 0).unwrap();
     file
 }
