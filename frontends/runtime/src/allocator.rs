@@ -30,8 +30,13 @@ const CHUNK: usize = 1 << 20;
 const MAX_CHUNKS: usize = 1 << 14;
 /// The unit of offsets in a slot number, in bytes.
 const UNIT: usize = 16;
-/// The number of bytes that are cut off a chunk in one step.
-const RUN: usize = 16 << 10;
+/// The number of slots that are cut off a chunk in one step, unless that is less than the shortest or more than the longest run.
+const SLOTS_OF_RUN: usize = 8;
+/// The least bytes that are cut off in one step. Each page of a run is written to at once, and a process that never makes a ring uses
+/// few slots.
+const SHORTEST_RUN: usize = 4 << 10;
+/// The most bytes that are cut off in one step for more than one slot.
+const LONGEST_RUN: usize = 16 << 10;
 
 /// The allocator.
 pub struct Allocator {
@@ -108,9 +113,10 @@ impl Allocator {
     /// Returns a slot of fresh memory; the rest of the run that it was cut from goes to the free list.
     fn refill(&self, class: usize) -> Option<usize> {
         let size = CLASSES[class];
-        let run = self.cut(size.max(RUN), size)?;
+        let length = (size * SLOTS_OF_RUN).clamp(SHORTEST_RUN, LONGEST_RUN).max(size);
+        let run = self.cut(length, size)?;
         let mut offset = size;
-        while offset + size <= RUN {
+        while offset + size <= length {
             self.push(class, run + offset);
             offset += size;
         }
@@ -261,6 +267,7 @@ unsafe impl GlobalAlloc for Allocator {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linux_raw_sys::general::__NR_mincore;
     use std::sync::atomic::AtomicBool;
 
     static ALLOCATOR: Allocator = Allocator::new();
@@ -297,6 +304,26 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// A process that never makes a ring allocates little, and a page that is written to costs it as much as some system calls.
+    #[test]
+    fn first_slots_write_to_one_page_each() {
+        static FRESH: Allocator = Allocator::new();
+        let sizes = [16, 64, 256, 512];
+        for size in sizes {
+            // SAFETY: never freed.
+            let pointer = unsafe { FRESH.alloc(Layout::from_size_align(size, 8).unwrap()) };
+            assert!(!pointer.is_null());
+        }
+        let mut resident = vec![0_u8; CHUNK / page_bytes()];
+        let arguments =
+            [FRESH.chunks[0].load(Ordering::Relaxed), CHUNK, resident.as_mut_ptr().addr(), 0, 0, 0];
+        // SAFETY: writes a byte for each page of the chunk.
+        assert_eq!(unsafe { crate::arch::syscall(__NR_mincore as usize, arguments) }, 0);
+        let written = resident.iter().filter(|&&page| page & 1 != 0).count();
+        // One more, because the runs begin behind the chunk's number.
+        assert!(written <= sizes.len() + 1, "{written} pages");
     }
 
     /// Threads fill the slots that they hold with a mark of their own, and check the mark before they free a slot.
