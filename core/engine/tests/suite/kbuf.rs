@@ -508,6 +508,83 @@ fn multishot_bundles_end_with_the_buffers(mut ring: Ring) -> impl Answer {
     all
 }
 
+/// Both ends of a stream, which are sockets of a kind.
+fn stream(tcp: bool) -> (std::os::fd::OwnedFd, std::os::fd::OwnedFd) {
+    if tcp {
+        let (a, b) = tcp_pair();
+        return (a.into(), b.into());
+    }
+    let (a, b) = UnixStream::pair().unwrap();
+    (a.into(), b.into())
+}
+
+/// Receives `length` bytes into two buffers of `size`, before or after which the request is submitted; then four bytes into new buffers.
+fn into_two_buffers(
+    engine: Engine,
+    tcp: bool,
+    armed: bool,
+    request: Sqe,
+    size: usize,
+    length: usize,
+) -> Vec<Cqe> {
+    let mut ring = Ring::new(engine, 8, 0);
+    let (a, b) = stream(tcp);
+    let mut memory = [0u8; 128];
+    let (first, second) = memory.split_at_mut(64);
+    let mut buffers = Buffers::of(&ring, 4, 1, 0);
+    buffers.fill(&mut first[..2 * size], size, 0, 1);
+    let request = Sqe { fd: b.as_raw_fd(), ..request };
+    if armed {
+        ring.submit(&[request]);
+    }
+    write_to(&a, &vec![7; length]);
+    if !armed {
+        ring.submit(&[request]);
+    }
+    let mut received = 0;
+    let mut all = Vec::new();
+    while received < length {
+        let cqe = wait(&mut ring);
+        received +=
+            (cqe.res as usize).saturating_sub(if request.opcode == IORING_OP_RECVMSG as u8 { 16 } else { 0 });
+        all.push(cqe);
+        if cqe.res <= 0 || cqe.flags & IORING_CQE_F_MORE == 0 {
+            break;
+        }
+    }
+    all.extend(ring.reap_all());
+    buffers.fill(&mut second[..2 * size], size, 2, 1);
+    write_to(&a, &[8; 4]);
+    // A request that has ended receives no more.
+    if all.last().is_some_and(|cqe| cqe.flags & IORING_CQE_F_MORE != 0) {
+        all.push(wait(&mut ring));
+    }
+    all
+}
+
+/// The kernel looks for more data before it selects another buffer, if the socket tells how much is left.
+#[both]
+fn multishot_receives_that_fill_the_last_buffer_go_on(engine: Engine) -> impl Answer {
+    let header: libc::msghdr = zeroed();
+    let mut all = Vec::new();
+    for (tcp, armed) in [(false, false), (false, true), (true, false), (true, true)] {
+        all.push(into_two_buffers(engine, tcp, armed, multishot(1, &0, 1), 4, 8));
+        let received = into_two_buffers(engine, tcp, armed, messages(&0, 1, &header), 20, 8);
+        all.push(received);
+    }
+    all
+}
+
+#[both]
+fn multishot_bundles_end_where_data_are_left(engine: Engine) -> impl Answer {
+    let request = Sqe { ioprio: BUNDLE | SHOTS, ..recv(1, &0, 1) };
+    let mut all = Vec::new();
+    for (tcp, armed) in [(false, false), (false, true), (true, false), (true, true)] {
+        all.push([4, 6, 8, 12].map(|length| into_two_buffers(engine, tcp, armed, request, 4, length)));
+    }
+    all
+}
+
 #[both(8, 0)]
 fn bundles_send_all_there_is(mut ring: Ring) -> impl Answer {
     let (a, mut b) = tcp_pair();

@@ -1,6 +1,8 @@
 //! Requests behind an open into a slot of the file table, without a link: the kernel opens during the submission where
 //! it need not wait, so the slot has its file by then.
 
+use std::os::unix::fs::OpenOptionsExt;
+
 use crate::common::prelude::*;
 
 /// A directory with two files, whose paths the caches know.
@@ -295,4 +297,18 @@ fn chains_beside_a_thread_that_opens_files() {
         }
         done.store(true, Ordering::Relaxed);
     });
+}
+
+/// A descriptor that was opened with `O_PATH` is no file for a table.
+#[both(8, 0)]
+fn paths_are_not_registered(mut ring: Ring) -> impl Answer {
+    let path = File::options().read(true).custom_flags(libc::O_PATH).open("/").unwrap();
+    let fds = [path.as_raw_fd()];
+    let registered = ring.register(IORING_REGISTER_FILES, fds.as_ptr().cast(), 1);
+    let none = [-1, -1];
+    assert_eq!(ring.register(IORING_REGISTER_FILES, none.as_ptr().cast(), 2), 0);
+    let update = |off| Sqe { addr: fds.as_ptr() as u64, len: 1, off, ..sqe(IORING_OP_FILES_UPDATE, 1) };
+    let given = io_uring_files_update { offset: 0, resv: 0, fds: fds.as_ptr() as u64 };
+    let updated = ring.register(IORING_REGISTER_FILES_UPDATE, (&raw const given).cast(), 1);
+    (registered, updated, ring.run(&[update(0)]), ring.run(&[update(u64::from(u32::MAX))]))
 }

@@ -61,7 +61,16 @@ const MAX_FILES: u32 = 1 << 20;
 
 /// Duplicates a descriptor of the program for the table.
 fn duplicate(fd: Fd) -> Result<Fd, Errno> {
-    if registry::is_ring(fd) { Err(Errno::EBADF) } else { notes::duplicate(fd) }
+    if registry::is_ring(fd) {
+        return Err(Errno::EBADF);
+    }
+    let own = notes::duplicate(fd)?;
+    if os::is_open(own) {
+        return Ok(own);
+    }
+    // Opened with `O_PATH`.
+    os::close(own);
+    Err(Errno::EBADF)
 }
 
 fn open_files_limit() -> u64 {

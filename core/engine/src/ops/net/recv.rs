@@ -1,6 +1,6 @@
 //! RECV, and the end of an attempt of RECV and RECVMSG.
 
-use linux_raw_sys::general::{EPOLLERR, EPOLLIN, EPOLLPRI, EPOLLRDHUP};
+use linux_raw_sys::general::{EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLPRI, EPOLLRDHUP};
 use linux_raw_sys::io_uring::{
     IORING_CQE_F_SOCK_NONEMPTY, IORING_RECV_MULTISHOT, IORING_RECVSEND_BUNDLE, IORING_RECVSEND_FIXED_BUF,
     IORING_RECVSEND_POLL_FIRST,
@@ -121,12 +121,27 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
         };
         let next = match attempt {
             Ok(attempt) => conclude(cx, fd, attempt),
-            Err(errno) => Next::Outcome(ended(cx, errno)),
+            Err(errno) => Next::Outcome(without_memory(cx, fd, errno)),
         };
         if let Next::Outcome(outcome) = next {
             return outcome;
         }
     }
+}
+
+/// Returns the outcome of an attempt that found no memory to receive into. A multishot request of a stream that has received something
+/// waits if no more is there: the kernel knows that before it selects a buffer.
+pub fn without_memory(cx: &mut Attempt<'_>, fd: Fd, errno: Errno) -> Outcome {
+    let has_received = cx.flags.has(Flags::WOKEN) || cx.progress().rounds > 0;
+    let may_wait = errno == Errno::ENOBUFS && cx.flags.has(Flags::MULTISHOT) && has_received;
+    let has_data = |events: u32| events & (EPOLLIN | EPOLLERR) != 0;
+    if may_wait
+        && cx.ring.readiness_mut().socket_kind(fd).tells_rest()
+        && !os::poll_now(fd, EPOLLIN).is_ok_and(has_data)
+    {
+        return Outcome::Wait(EPOLLIN);
+    }
+    ended(cx, errno)
 }
 
 fn receive(cx: &mut Attempt<'_>, fd: Fd) -> Result<Received, Errno> {
@@ -465,13 +480,16 @@ pub fn conclude(cx: &mut Attempt<'_>, fd: Fd, attempt: Received) -> Next {
         request.cqe_flags |= flags;
         return Next::Outcome(Outcome::Complete(result));
     }
-    // If the limit is reached in the group's last buffer, only the next attempt finds that no buffer is left.
+    // If the limit is reached in the group's last buffer, only the next attempt finds that no buffer is left. Without a limit, the kernel
+    // receives into one buffer, and then into as many as the rest of the data needs.
     let limit = share(request);
-    let may_empty = bundles(request) && (limit == 0 || attempt.asked < limit);
+    let may_empty =
+        bundles(request) && if limit == 0 { attempt.may_retry || more != 0 } else { attempt.asked < limit };
     let ends = count == 0
         || uses_total_up(request, count)
         || may_empty && cx.ring.groups().is_empty(cx.sqe.buf_index);
     if !ends && cx.post_more(result, flags) {
+        let emptied = emptied || more == 0 && count >= asked && has_all(cx.ring, fd, progress.flags);
         return next_of_multishot(cx, emptied, result as u32);
     }
     cx.cqe_flags |= flags;
@@ -523,6 +541,13 @@ fn emptied(ring: &mut Lent, fd: Fd, count: usize, attempt: &Received, flags: u32
         return false;
     }
     ring.readiness_mut().came_short(fd)
+}
+
+/// True if nothing is left of a socket of which [`more_waits`] has found no rest after memory was filled, not even its end.
+fn has_all(ring: &mut Lent, fd: Fd, flags: u32) -> bool {
+    flags & (MSG_PEEK | MSG_OOB | MSG_ERRQUEUE) == 0
+        && ring.readiness_mut().socket_kind(fd).tells_rest()
+        && !ring.readiness().shows(fd, EPOLLRDHUP | EPOLLERR | EPOLLHUP | EPOLLPRI)
 }
 
 /// Returns `IORING_CQE_F_SOCK_NONEMPTY` if a stream has more data, or has ended.

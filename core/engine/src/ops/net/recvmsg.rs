@@ -8,8 +8,8 @@ use linux_raw_sys::net::{MSG_CTRUNC, MSG_TRUNC, msghdr};
 use crate::abi::{Errno, names};
 use crate::feature::provided_buffers::Span;
 use crate::observe::chaos;
-use crate::ops::net::recv::{Next, Received, before, check, conclude};
-use crate::ops::net::{UNUSUAL_LENGTH, calls, ended, failed, start};
+use crate::ops::net::recv::{Next, Received, before, check, conclude, without_memory};
+use crate::ops::net::{UNUSUAL_LENGTH, calls, failed, start};
 use crate::os::{Fd, user};
 use crate::request::Flags;
 use crate::request::data::OpData;
@@ -74,7 +74,7 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
             Ok(attempt) => attempt,
             Err(errno) => {
                 cx.return_buffer();
-                return ended(cx, errno);
+                return without_memory(cx, fd, errno);
             }
         };
         if let Next::Outcome(outcome) = conclude(cx, fd, attempt) {

@@ -104,4 +104,9 @@ impl SocketKind {
     pub fn receives(self) -> bool {
         !self.listens() && !matches!(self, SocketKind::NoSocket | SocketKind::TcpLowWater)
     }
+
+    /// True if the socket can be asked how much data is left.
+    pub fn tells_rest(self) -> bool {
+        matches!(self, SocketKind::Tcp | SocketKind::TcpLowWater | SocketKind::UnixStream)
+    }
 }
