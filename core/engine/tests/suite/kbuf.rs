@@ -508,7 +508,7 @@ fn multishot_bundles_end_with_the_buffers(mut ring: Ring) -> impl Answer {
     all
 }
 
-/// Both ends of a stream, which are sockets of a kind.
+/// Returns the two ends of a stream: TCP sockets, or Unix sockets.
 fn stream(tcp: bool) -> (std::os::fd::OwnedFd, std::os::fd::OwnedFd) {
     if tcp {
         let (a, b) = tcp_pair();
