@@ -204,7 +204,7 @@ A ! before an expression negates it. If several are given, all must hold.
 Exit status: the program's own, or 128 plus the number of the signal that ended it; 125 if anyring itself fails. With -p,
 0 when the process has ended, or the trace was interrupted.")]
 pub struct Trace {
-    /// Watch this running process, but not those that it starts; may be given several times
+    /// Watch this running process, and with -f those that it starts; may be given several times
     #[arg(short = 'p', long = "attach", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..),
         conflicts_with_all = ["engine", "lossy", "callers", "enters", "sample", "program"])]
     pub processes: Vec<u32>,
@@ -281,9 +281,9 @@ pub struct Trace {
     #[arg(short = 'k', long)]
     pub callers: bool,
 
-    /// -f has no effect: programs that the program starts are always traced; -ff: with -o FILE, write each process to FILE.PID
+    /// With -p, also watch processes that the process starts; -ff: with -o FILE, write each process to FILE.PID
     ///
-    /// With -p, only the processes that are named are watched; -f is refused, and -ff writes each of them to a file of its own.
+    /// Without -p, -f has no effect: programs that the program starts are always traced.
     #[arg(short = 'f', action = clap::ArgAction::Count)]
     pub follow: u8,
 

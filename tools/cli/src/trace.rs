@@ -89,18 +89,11 @@ fn end(session: &mut Session) -> Option<ExitCode> {
 
 /// Returns the first option that would have no effect, and the remedy.
 fn senseless(arguments: &Trace) -> Option<(&'static str, &'static str)> {
-    let is_attached = !arguments.processes.is_empty();
     if arguments.clock > 2 {
         return Some(("-t can be given twice at most", "give -t for seconds, -tt for microseconds"));
     }
     if arguments.follow > 1 && arguments.output.is_none() {
         return Some(("-ff writes files, which -o names", "name them with -o FILE, or leave out -ff"));
-    }
-    if arguments.follow == 1 && is_attached {
-        return Some((
-            "-p watches the processes that are named, and not those that they start",
-            "leave out -f, and give -p for each process",
-        ));
     }
     None
 }

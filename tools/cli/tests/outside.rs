@@ -36,8 +36,7 @@ fn engines() -> Vec<&'static str> {
 struct Program {
     child: Child,
     input: Option<ChildStdin>,
-    /// The pipe stays open, because the program may print more.
-    _output: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
 }
 
 impl Program {
@@ -54,10 +53,15 @@ impl Program {
         };
         let mut child = command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (input, output) = (child.stdin.take(), child.stdout.take().unwrap());
-        let (mut output, mut line) = (BufReader::new(output), String::new());
-        output.read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n", "{engine} {words:?}");
-        Program { child, input, _output: output }
+        let mut program = Program { child, input, output: BufReader::new(output) };
+        program.waits_until_ready();
+        program
+    }
+
+    fn waits_until_ready(&mut self) {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
     }
 
     fn id(&self) -> String {
@@ -180,13 +184,17 @@ impl Trace {
     fn waits_for(&self, what: &str) -> String {
         let began = Instant::now();
         loop {
-            let text = fs::read_to_string(&self.path).unwrap_or_default();
+            let text = self.text();
             if text.contains(what) {
                 return text;
             }
             assert!(began.elapsed() < DEADLINE, "{what} is missing in:\n{text}");
             std::thread::yield_now();
         }
+    }
+
+    fn text(&self) -> String {
+        fs::read_to_string(&self.path).unwrap_or_default()
     }
 
     fn end(mut self) -> String {
@@ -230,6 +238,55 @@ fn requests_of_before_the_trace_are_shown_when_they_complete() {
         assert!(text.contains(" #1 ") && text.contains("<pipe:["), "{text}");
         program.end();
         trace.end();
+    }
+}
+
+/// Returns the number of system calls by which a program submits 500 batches, counted by strace, perhaps while it is watched.
+fn calls(engine: &str, is_watched: bool) -> String {
+    let mut program = Program::start(engine, &["paced", "500"]);
+    let id = program.id();
+    let table = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("outside-calls-{id}"));
+    let mut strace = Command::new("strace");
+    let mut strace = strace.args(["-f", "-c", "-o"]).arg(&table).args(["-p", &id]).spawn().unwrap();
+    let began = Instant::now();
+    let is_traced = || {
+        let tasks = fs::read_dir(format!("/proc/{id}/task")).unwrap().flatten();
+        let mut states = tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
+        states.all(|state| state.lines().any(|line| line == format!("TracerPid:\t{}", strace.id())))
+    };
+    while !is_traced() {
+        assert!(began.elapsed() < DEADLINE, "strace does not attach");
+        std::thread::yield_now();
+    }
+    let trace = is_watched.then(|| {
+        let trace = Trace::start(&program, &[]);
+        trace.waits_for("] ring 1 ");
+        trace
+    });
+    program.go_on();
+    program.waits_until_ready();
+    program.end();
+    assert_eq!(strace.wait().unwrap().code(), Some(0));
+    if let Some(trace) = trace {
+        assert!(trace.end().contains("NOP(user_data=0x"));
+    }
+    let text = fs::read_to_string(&table).unwrap();
+    fs::remove_file(&table).unwrap();
+    let total = text.lines().find(|line| line.ends_with(" total")).unwrap_or_else(|| panic!("{text}"));
+    // The times stand before the number of calls.
+    total.split_whitespace().nth(3).unwrap().to_owned()
+}
+
+#[test]
+fn a_watched_process_makes_as_many_calls_as_another_one() {
+    if Command::new("strace").arg("-V").output().is_err() {
+        anyring_tally::skipped("no strace");
+        return;
+    }
+    for engine in engines() {
+        let alone = calls(engine, false);
+        assert!(alone.parse::<u32>().unwrap() >= 500, "{alone}");
+        assert_eq!(alone, calls(engine, true), "{engine}");
     }
 }
 
@@ -294,6 +351,44 @@ fn a_ring_that_a_child_keeps_has_ended_for_its_parent() {
         trace.waits_for("ring ended, requests under way: 0");
         program.end();
         assert!(trace.end().ends_with(" ended\n"));
+    }
+}
+
+/// Processes that the process has started before the trace or starts later are watched, too, and theirs. A ring that they have inherited
+/// is shown once.
+#[test]
+fn children_are_followed() {
+    for engine in engines() {
+        let mut program = Program::start(engine, &["starts", "2"]);
+        program.go_on();
+        program.waits_until_ready();
+        program.waits_until_ready();
+        let trace = Trace::start(&program, &["-f"]);
+        trace.waits_for("] ring 1 ");
+        let began = Instant::now();
+        while trace.text().matches(" found: ").count() < 3 {
+            assert!(began.elapsed() < DEADLINE, "{}", trace.text());
+        }
+        program.go_on();
+        program.waits_until_ready();
+        trace.waits_for("NOP(user_data=0x2) = 0");
+        let id = program.id();
+        program.end();
+        let text = trace.end();
+        assert_eq!(text.matches(" found: ").count(), 4, "{text}");
+        assert_eq!(text.matches(&format!("[{id}] ring ")).count(), 2, "it is found, and ends: {text}");
+        assert_eq!(text.lines().filter(|line| line.ends_with(" ended")).count(), 4, "{text}");
+    }
+    // Without -f, only the process itself is watched.
+    for engine in engines() {
+        let mut program = Program::start(engine, &["starts", "1"]);
+        let trace = Trace::start(&program, &[]);
+        trace.waits_for("] ring 1 ");
+        program.go_on();
+        program.waits_until_ready();
+        program.waits_until_ready();
+        program.end();
+        assert_eq!(trace.end().matches(" found: ").count(), 1);
     }
 }
 

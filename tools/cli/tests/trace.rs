@@ -389,13 +389,12 @@ fn options_of_strace() {
 
 #[test]
 fn options_without_an_effect_are_refused() {
-    let refused: [&[&str]; 7] = [
+    let refused: [&[&str]; 6] = [
         &["-ttt", "--", "true"],
         &["-ff", "--", "true"],
         &["-t", "--json", "--", "true"],
         &["-r", "--json", "--", "true"],
         &["-tt", "-c", "--", "true"],
-        &["-f", "-p", "4194304"],
         &["-s", "9", "-p", "4194304"],
     ];
     for words in refused {

@@ -45,7 +45,7 @@ pub fn short_pause(took: Duration) -> Duration {
 
 /// Returns the processor time that this thread has used. It does not include the time of other threads, or of waiting for a slow
 /// reader.
-fn processor_time() -> Duration {
+pub fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: fills a structure of ours.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };

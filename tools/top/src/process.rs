@@ -134,6 +134,20 @@ pub fn descriptors(process: u32) -> io::Result<Vec<RawFd>> {
     Ok(all)
 }
 
+/// Returns the processes that a process has started and that have not been waited for; none if the process has ended.
+pub fn children(process: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
+/// True if the kernel lists the children of processes (`CONFIG_PROC_CHILDREN`).
+pub fn lists_children() -> bool {
+    fs::exists("/proc/thread-self/children").unwrap_or(false)
+}
+
 /// Returns the target of a descriptor's link in `/proc`.
 pub fn target(process: u32, fd: RawFd) -> Option<String> {
     let target = fs::read_link(format!("/proc/{process}/fd/{fd}")).ok()?;

@@ -17,7 +17,7 @@ use ratatui::{DefaultTerminal, Frame};
 use crate::signals;
 use crate::table::{self, COLUMNS, Column, FIRST_ORDER};
 use crate::top::{Machine, Row, Table};
-use crate::trace::Watch;
+use crate::trace::{Taken, Watch};
 
 /// The maximum number of lines that are kept of a ring's requests.
 const MOST_LINES: usize = 1000;
@@ -89,7 +89,7 @@ impl Opened {
     /// Looks at the ring; returns the processor time that the look took.
     fn look(&mut self) -> Duration {
         let Ok(watch) = &mut self.watch else { return Duration::ZERO };
-        match watch.look(&mut self.session) {
+        match watch.look(&mut Taken::default(), &mut self.session) {
             Ok(looked) => looked.took,
             Err(refusal) => {
                 self.watch = Err(refusal.to_string());

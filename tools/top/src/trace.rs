@@ -8,6 +8,7 @@
 mod followed;
 mod teller;
 
+use std::collections::HashSet;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use anyring_tracer::Session;
 
 use crate::find::{self, Found, Identity};
 use crate::follow::Changes;
-use crate::process::Process;
+use crate::process::{self, Process};
 use crate::refusal::{Refusal, Step};
 use crate::ring::{Ring, Since};
 use followed::Followed;
@@ -40,12 +41,20 @@ pub struct Watch {
     unready: Vec<Identity>,
     /// The number of rings that were found.
     count: u32,
+    /// Rings of the process that were left to another process, which has them, too.
+    left: Vec<Identity>,
     /// The descriptor of the only ring that is watched; `None` for all rings.
     only: Option<RawFd>,
+    /// The time from which on the rings of the first search are watched.
+    first: Since,
     shared_inode: u64,
     /// The time of the next search for rings; `None` before the first.
     next_search_ns: Option<u64>,
 }
+
+/// The rings that any process is watched for: a ring that several of them have is watched for the one that it was found in first.
+#[derive(Debug, Default)]
+pub struct Taken(HashSet<Identity>);
 
 /// The outcome of a look at a process.
 #[derive(Debug, Default)]
@@ -86,7 +95,9 @@ impl Watch {
             refused: Vec::new(),
             unready: Vec::new(),
             count: 0,
+            left: Vec::new(),
             only: None,
+            first: Since::FirstLook,
             shared_inode: find::shared_inode(),
             next_search_ns: None,
         })
@@ -100,6 +111,21 @@ impl Watch {
         Ok(Watch { only: Some(fd), ..Watch::new(process)? })
     }
 
+    /// Begins to watch a process that has started a moment ago: all events of its own rings are new.
+    ///
+    /// # Errors
+    /// A refusal if there is no such process, or if its rings cannot be looked at.
+    pub fn of_started(process: u32) -> Result<Watch, Refusal> {
+        Ok(Watch { first: Since::Beginning, ..Watch::new(process)? })
+    }
+
+    /// Returns the processes that this process has started and that have not been waited for; none if it has ended.
+    pub fn children(&self) -> Vec<u32> {
+        let children = process::children(self.process.id());
+        // Another process may have its number by now.
+        if self.process.has_ended() { Vec::new() } else { children }
+    }
+
     /// Returns the number of rings that were found so far.
     pub fn count(&self) -> u32 {
         self.count
@@ -110,15 +136,15 @@ impl Watch {
         self.process.id()
     }
 
-    /// Looks at all rings, and reports the changes.
+    /// Looks at all rings, and reports the changes. New rings are searched for, except those that are taken.
     ///
     /// # Errors
     /// A refusal if the caller lacks the rights.
-    pub fn look(&mut self, session: &mut Session) -> Result<Looked, Refusal> {
+    pub fn look(&mut self, taken: &mut Taken, session: &mut Session) -> Result<Looked, Refusal> {
         let mut looked = Looked::default();
         let now_ns = now_ns();
         if self.next_search_ns.is_none_or(|next| now_ns >= next) {
-            looked.refusals = self.search(session)?;
+            looked.refusals = self.search(taken, session)?;
             let took_ns = self::now_ns() - now_ns;
             self.next_search_ns = Some(now_ns + SEARCH_NS.max(took_ns * SEARCH_REST));
         }
@@ -141,7 +167,10 @@ impl Watch {
                     looked.has_missed |= changes.missed_submissions + changes.missed_completions > 0;
                     self.teller.changes(watched, changes, session);
                 }
-                None => self.teller.ring_ended(watched, session),
+                None => {
+                    self.teller.ring_ended(watched, session);
+                    taken.0.remove(&watched.identity);
+                }
             }
         }
         self.rings.retain(|watched| !watched.followed.is_gone);
@@ -156,8 +185,9 @@ impl Watch {
     }
 
     /// Ends the watch. Reports what was missed since the last report and, if `has_ended`, the end of the process.
-    pub fn end(&mut self, has_ended: bool, session: &mut Session) {
+    pub fn end(&mut self, has_ended: bool, taken: &mut Taken, session: &mut Session) {
         for watched in &mut self.rings {
+            taken.0.remove(&watched.identity);
             if has_ended {
                 self.teller.ring_ended(watched, session);
             } else {
@@ -170,9 +200,9 @@ impl Watch {
     }
 
     /// Searches for rings that are not watched yet. Returns the reasons why some cannot be watched.
-    fn search(&mut self, session: &mut Session) -> Result<Vec<Refusal>, Refusal> {
+    fn search(&mut self, taken: &mut Taken, session: &mut Session) -> Result<Vec<Refusal>, Refusal> {
         let mut refusals = Vec::new();
-        let since = if self.next_search_ns.is_none() { Since::FirstLook } else { Since::Beginning };
+        let since = if self.next_search_ns.is_none() { self.first } else { Since::Beginning };
         let found = match find::in_process(self.process.id()) {
             Ok(found) => found,
             Err(_) if self.process.has_ended() => return Ok(refusals),
@@ -191,7 +221,14 @@ impl Watch {
             if is_watched || is_refused && !is_unready {
                 continue;
             }
-            let mut ring = Ring::new(found, since);
+            let was_left = self.left.contains(&identity);
+            if taken.0.contains(&identity) {
+                if !was_left {
+                    self.left.push(identity);
+                }
+                continue;
+            }
+            let mut ring = Ring::new(found, if was_left { Since::FirstLook } else { since });
             let changes = match ring.look(&self.process) {
                 Ok(Some(changes)) => changes,
                 Ok(None) => continue,
@@ -213,6 +250,7 @@ impl Watch {
             let mut watched = Watched { number: self.count, identity, ring, followed, is_refused: false };
             self.teller.found(&watched, &changes, session);
             self.teller.changes(&mut watched, changes, session);
+            taken.0.insert(identity);
             self.rings.push(watched);
         }
         Ok(refusals)

@@ -10,7 +10,7 @@ use anyring_top::find::{self, Engine, Found};
 use anyring_top::geometry::Memory;
 use anyring_top::process::Process;
 use anyring_top::ring::{Ring, Since};
-use anyring_top::trace::Watch;
+use anyring_top::trace::{Taken, Watch};
 use anyring_tracer::{Session, Settings};
 
 const SQES: u64 = 0x1000_0000;
@@ -90,9 +90,9 @@ fn files_of_which_no_ring_consists_are_refused() {
 fn watch_until(watch: &mut Watch, rings: u32) -> Vec<String> {
     const DEADLINE: Duration = Duration::from_secs(60);
     let mut session = Session::new(Settings::default());
-    let (began, mut told) = (Instant::now(), Vec::new());
+    let (mut taken, began, mut told) = (Taken::default(), Instant::now(), Vec::new());
     loop {
-        let looked = watch.look(&mut session).unwrap();
+        let looked = watch.look(&mut taken, &mut session).unwrap();
         told.extend(looked.refusals.iter().map(ToString::to_string));
         if watch.count() >= rings {
             return told;

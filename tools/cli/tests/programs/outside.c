@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 
 enum { ENTRIES = 16 };
 
@@ -146,6 +147,50 @@ static void shares(struct ring *ring) {
     CHECK(waitpid(child, 0, 0) == child);
 }
 
+/* Submits so many batches of four requests, with a pause behind each. */
+static void paced(struct ring *ring, long batches) {
+    const struct timespec pause = {.tv_nsec = 100000};
+    ready();
+    wait_for_input();
+    for (long batch = 0; batch < batches; batch++) {
+        for (int entry = 0; entry < 4; entry++)
+            ring_entry(ring, IORING_OP_NOP, entry);
+        CHECK(ring_enter(ring->fd, 4, 4, IORING_ENTER_GETEVENTS) == 4);
+        reap_all(ring);
+        CHECK(nanosleep(&pause, 0) == 0);
+    }
+    ready();
+    wait_for_input();
+}
+
+/* Creates a ring, completes a request with this user data, and waits for the end of the input. */
+static void child(uint64_t user_data) {
+    struct ring ring;
+    CHECK(ring_open(&ring, ENTRIES, 0) == 0);
+    ring_entry(&ring, IORING_OP_NOP, user_data);
+    CHECK(ring_enter(ring.fd, 1, 1, IORING_ENTER_GETEVENTS) == 1);
+    ready();
+    wait_for_end_of_input();
+    _exit(0);
+}
+
+/* Starts a child at each line of input. The first has a child of its own. All inherit the parent's ring. */
+static void starts(int children) {
+    for (int started = 1; started <= children; started++) {
+        wait_for_input();
+        pid_t process = fork();
+        CHECK(process >= 0);
+        if (process == 0) {
+            if (started == 1 && fork() == 0)
+                child(0x100);
+            child(started);
+        }
+    }
+    wait_for_end_of_input();
+    while (wait(0) > 0)
+        ;
+}
+
 int main(int count, char **words) {
     struct ring ring;
     const char *way = count > 1 ? words[1] : "";
@@ -163,6 +208,11 @@ int main(int count, char **words) {
         becomes_another();
     } else if (!strcmp(way, "shares")) {
         shares(&ring);
+    } else if (!strcmp(way, "paced")) {
+        paced(&ring, strtol(words[2], 0, 0));
+    } else if (!strcmp(way, "starts")) {
+        ready();
+        starts(strtol(words[2], 0, 0));
     } else if (!strcmp(way, "closes")) {
         ready();
         closes(strtol(words[2], 0, 0));
