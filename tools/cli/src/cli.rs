@@ -293,6 +293,12 @@ pub struct Trace {
 }
 
 impl Trace {
+    /// True if rings of the kernel may be traced.
+    pub fn sees_kernel_rings(&self) -> bool {
+        let by_variable = std::env::var_os("ANYRING_ENGINE").is_some_and(|engine| engine != "user");
+        !self.processes.is_empty() || self.engine.map_or(by_variable, |engine| engine != Engine::User)
+    }
+
     /// Returns the arguments for running the program, which reports its events in the buffer at `path`.
     pub fn run(&self, path: OsString) -> Run {
         let chosen = std::env::var_os("ANYRING_ENGINE").is_some();
@@ -550,7 +556,7 @@ impl Stats {
     }
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
     /// The kernel's io_uring where it works and knows the memory layout of the ring, or else anyring's own engine
     Auto,

@@ -6,6 +6,7 @@
 
 mod attach;
 mod output;
+mod workers;
 
 use crate::cli::Trace;
 use crate::run;
@@ -57,9 +58,18 @@ pub fn trace(arguments: &Trace) -> ExitCode {
             );
         }
     };
+    let mut no_workers = None;
+    if arguments.sees_kernel_rings() {
+        match workers::Tracepoint::open() {
+            Ok(tracepoint) => session = session.workers(tracepoint),
+            Err(error) => no_workers = Some(error),
+        }
+    }
     if !arguments.processes.is_empty() {
         let status = attach::attach(arguments, &mut session);
-        return end(&mut session).unwrap_or(status);
+        let failure = end(&mut session);
+        say_no_workers(&session, no_workers.as_ref());
+        return failure.unwrap_or(status);
     }
     let reader = match Reader::new(arguments) {
         Ok(reader) => reader,
@@ -77,7 +87,18 @@ pub fn trace(arguments: &Trace) -> ExitCode {
         return failure;
     }
     heard.report();
+    say_no_workers(&session, no_workers.as_ref());
     status
+}
+
+/// Says why it is not known which requests the kernel's workers did, if there were rings of the kernel.
+fn say_no_workers(session: &Session, error: Option<&io::Error>) {
+    if let Some(error) = error.filter(|_| session.has_kernel_ring()) {
+        say_error!(
+            "anyring: which requests were done by workers of the kernel is not shown: cannot read the tracepoint \
+             io_uring_queue_async_work: {error}"
+        );
+    }
 }
 
 /// Prints the end of the trace. Returns the status if that fails.

@@ -5,8 +5,9 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use anyring_both::by;
 use serde_json::Value;
-use support::{anyring, kernel_has_io_uring};
+use support::{anyring, kernel_has_io_uring, over_the_kernel};
 
 const KILLED: i32 = 128 + libc::SIGKILL;
 
@@ -193,6 +194,23 @@ fn which_worker_did_it() {
     assert_eq!(line["way"], "worker", "{text}");
     let worker = line["worker_thread"].as_u64().unwrap_or_else(|| panic!("{text}"));
     assert!(worker != 0 && line["thread"] != worker, "{text}");
+}
+
+/// The kernel's tracepoint says which requests its workers do; where it cannot be read, the trace says so.
+#[by(over_the_kernel)]
+fn which_requests_the_kernels_workers_did() {
+    let mut command = Command::new(anyring());
+    command.args(["trace", "--engine", "kernel", "--"]).arg(program()).arg("worker");
+    let output = command.current_dir(env!("CARGO_TARGET_TMPDIR")).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    let line = text.lines().find(|line| line.contains("OPENAT")).unwrap_or_else(|| panic!("{text}"));
+    let is_refused = text.contains("cannot read the tracepoint io_uring_queue_async_work");
+    assert_eq!(line.ends_with("> worker"), !is_refused, "{text}");
+    if is_refused {
+        anyring_tally::skipped("tracepoints of io_uring");
+    }
+    let nops = self::text(&["--engine", "kernel"], &["many", "3"]);
+    assert!(nops.contains("NOP") && !nops.contains("> worker"), "{nops}");
 }
 
 #[test]

@@ -23,8 +23,10 @@ mod session;
 mod structures;
 mod text;
 mod transfer;
+mod workers;
 
 pub use callers::Callers;
 pub use output::Destination;
 pub use session::{Session, Settings};
 pub use text::Time;
+pub use workers::{Queued, Workers};

@@ -24,6 +24,7 @@ use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF};
 use crate::Callers;
 use crate::callers::Calls;
 use crate::memory::Memory;
+use crate::workers::{Queued, Waiting};
 
 /// The maximum number of requests of a ring that are kept in flight; if there are more, the oldest is given up.
 const MOST_UNDER_WAY: usize = 1 << 18;
@@ -248,6 +249,9 @@ pub struct Model {
     begun_ns: Option<u64>,
     dropped: u64,
     calls: Calls,
+    /// Requests that the kernel gave to its workers.
+    queued: Waiting,
+    has_kernel_ring: bool,
 }
 
 impl Completion {
@@ -637,6 +641,37 @@ impl Model {
         self.dropped
     }
 
+    /// True if a ring of the kernel was seen.
+    pub fn has_kernel_ring(&self) -> bool {
+        self.has_kernel_ring
+    }
+
+    /// Notes that the kernel gave a request to a worker, perhaps in a process whose events come later.
+    pub fn queued(&mut self, queued: Queued) {
+        self.queued.add(queued);
+    }
+
+    /// Notes that a worker of the kernel did a request that has completed, if that is certain.
+    fn note_worker(&mut self, place: Place, serial: u64) {
+        let Some(process) = self.processes.get_mut(&place.process) else { return };
+        let of_ring = |ring: &Ring| ring.requests.get(&serial).map(|request| (request.sqe, request.place));
+        let Some((sqe, submitted)) = process.rings.get(&place.ring).and_then(of_ring) else { return };
+        let key = (place.process, sqe.opcode, sqe.user_data);
+        let Some(time_ns) = self.queued.take(key, submitted.time_ns, place.time_ns) else { return };
+        let in_flight =
+            process.rings.values().flat_map(|ring| ring.requests.values().map(|request| &**request));
+        let is_alike = |request: &&Request| {
+            !request.is_done() && (request.sqe.opcode, request.sqe.user_data) == (sqe.opcode, sqe.user_data)
+        };
+        if in_flight.filter(is_alike).take(2).count() > 1 {
+            return;
+        }
+        let request = process.rings.get_mut(&place.ring).and_then(|ring| ring.requests.get_mut(&serial));
+        if let Some(request) = request.filter(|request| !request.is_reported && !request.is_done()) {
+            request.steps.push(Stepped { time_ns, thread: 0, step: Step::ByWorker, value: 0 });
+        }
+    }
+
     /// Handles an event, and passes on the events that follow from it.
     pub fn event(&mut self, event: &Event<'_>, to: &mut dyn Listener) {
         let head = event.head;
@@ -649,11 +684,13 @@ impl Model {
             Body::Ended(_) => self.ended(place, to),
             Body::RingMade(made) => {
                 if made.result >= 0 {
+                    self.has_kernel_ring |= made.engine == ENGINE_KERNEL;
                     *self.ring_of(place) = Ring { made: Some(*made), ..Ring::default() };
                 }
                 to.tell(place, &Told::RingMade(made), self);
             }
             Body::RingFound(found) => {
+                self.has_kernel_ring |= found.engine == ENGINE_KERNEL;
                 *self.ring_of(place) = Ring { found: Some(*found), ..Ring::default() };
                 to.tell(place, &Told::RingFound(found), self);
             }
@@ -857,6 +894,7 @@ impl Model {
         to: &mut dyn Listener,
     ) {
         let event::Completed { serial, user_data, res, flags, big, marks, cq_ready } = *completed;
+        self.note_worker(place, serial);
         let mut completion =
             Completion { place, user_data, res, flags, big, marks, cq_ready, memory, name: None };
         let process = self.process_of(place);

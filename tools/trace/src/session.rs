@@ -6,6 +6,7 @@ use std::rc::Rc;
 use anyring_trace::event::Event;
 
 use crate::Callers;
+use crate::Workers;
 use crate::counts::Counts;
 use crate::filter::Filter;
 use crate::json::Json;
@@ -51,6 +52,7 @@ pub struct Session {
     filter: Rc<Filter>,
     model: Model,
     outputs: Outputs,
+    workers: Option<Box<dyn Workers>>,
     newest_ns: u64,
 }
 
@@ -79,12 +81,17 @@ impl Session {
     pub fn new(settings: Settings) -> Session {
         let filter = Rc::new(settings.filter.clone());
         let outputs = Outputs { all: Vec::new(), filter: filter.clone(), left: settings.most_results };
-        Session { settings, filter, model: Model::default(), outputs, newest_ns: 0 }
+        Session { settings, filter, model: Model::default(), outputs, workers: None, newest_ns: 0 }
     }
 
     /// Adds the frames of the calls that submit requests.
     pub fn callers(self, callers: impl Callers + 'static) -> Session {
         Session { model: Model::with_callers(Box::new(callers)), ..self }
+    }
+
+    /// Adds which requests the kernel gave to its workers.
+    pub fn workers(self, workers: impl Workers + 'static) -> Session {
+        Session { workers: Some(Box::new(workers)), ..self }
     }
 
     /// Adds an output of lines of text.
@@ -135,7 +142,19 @@ impl Session {
     /// Handles the next event.
     pub fn event(&mut self, event: &Event<'_>) {
         self.newest_ns = self.newest_ns.max(event.head.time_ns);
+        self.note_workers();
         self.model.event(event, &mut self.outputs);
+    }
+
+    fn note_workers(&mut self) {
+        if let Some(workers) = &mut self.workers {
+            workers.take().into_iter().for_each(|queued| self.model.queued(queued));
+        }
+    }
+
+    /// True if a ring of the kernel was seen.
+    pub fn has_kernel_ring(&self) -> bool {
+        self.model.has_kernel_ring()
     }
 
     /// True if the maximum number of results was printed.
@@ -152,6 +171,7 @@ impl Session {
     ///
     /// # Errors The first error of writing.
     pub fn flush(&mut self) -> io::Result<()> {
+        self.note_workers();
         self.outputs.all.iter_mut().try_for_each(|output| output.flush())
     }
 
