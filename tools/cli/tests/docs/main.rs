@@ -257,6 +257,15 @@ fn the_picture_is_of_this_demo() {
     }
 }
 
+/// The picture of a trace has what the page says of it.
+#[test]
+fn the_picture_of_a_trace_is_one() {
+    let picture = fs::read_to_string(root().join("demo/timeline.svg")).unwrap();
+    for part in ["fio ", "thread ", "ring 1", "io_uring_enter", "READ(", "WRITE(", "submit READ", "complete READ"] {
+        assert!(picture.contains(part), "run demo/timeline demo/timeline.svg: no {part}");
+    }
+}
+
 /// The figures in a row of `docs/choose.md` are those of the records that the row names.
 #[test]
 fn figures_of_a_choice_are_those_of_its_records() {
