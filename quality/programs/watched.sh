@@ -36,9 +36,9 @@ family() {
     done
 }
 
-# submissions ENGINE PROCESS: what `top` has seen of the rings of a family, as the user that the command before names.
+# submissions ENGINE PROCESS ACCESS: what `top` has seen of those rings of a family that it can see so.
 submissions() {
-    jq --arg engine "$1" --argjson family "[$(family "$2")]" '[.rings[] | select(.engine == $engine and .access == "memory"
+    jq --arg engine "$1" --argjson family "[$(family "$2")]" --arg access "$3" '[.rings[] | select(.engine == $engine and .access == $access
         and ([.process] | inside($family))) | .submissions] | add // 0' top.json
 }
 
@@ -47,7 +47,7 @@ sees() {
     local engine=$1 process=$2 operation=$3 user
     for user in as_user env; do
         $user "$anyring" top --once --json -d 1 >top.json
-        [ "$(submissions "$engine" "$process")" -gt 0 ] || {
+        [ "$(submissions "$engine" "$process" memory)" -gt 0 ] || {
             echo "top shows no submissions to $user"
             return 1
         }
@@ -87,6 +87,7 @@ has_ring() {
     "$anyring" top --once --json -d 0.1 -p "$1" | jq -e '.rings | length > 0' >/dev/null
 }
 
+# Its rings are in memory of its own (IORING_SETUP_NO_MMAP): of the kernel's only the counters can be seen, of the user engine's nothing.
 watch_postgres() {
     local bin=${POSTGRES:+$POSTGRES/}
     as_user "${bin}initdb" -D "$dir/data" -A trust -U postgres >initdb.txt 2>&1 || { tail -n 5 initdb.txt; return 1; }
@@ -96,7 +97,19 @@ watch_postgres() {
     sql 'CREATE TABLE t AS SELECT n, repeat(md5(n::text), 20) FROM generate_series(1, 40000) n'
     sql 'DO $$ BEGIN FOR i IN 1..100000 LOOP PERFORM count(*) FROM t; COMMIT; END LOOP; END $$' >query.txt 2>&1 &
     started+=($!)
-    sees "$1" "$watched" READV
+    local user
+    for user in as_user env; do
+        $user "$anyring" top --once --json -d 1 >top.json
+        if [ "$1" = kernel ]; then
+            [ "$(submissions kernel "$watched" counters)" -gt 0 ]
+        else
+            [ "$(jq --argjson family "[$(family "$watched")]" '[.rings[] | select([.process] | inside($family)) | select(.access == "nothing"
+                and .refusal != null)] | length' top.json)" -gt 0 ]
+        fi || {
+            echo "top does not show the rings to $user"
+            return 1
+        }
+    done
 }
 
 watch_tigerbeetle() {
