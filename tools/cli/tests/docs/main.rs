@@ -261,7 +261,9 @@ fn the_picture_is_of_this_demo() {
 #[test]
 fn the_picture_of_a_trace_is_one() {
     let picture = fs::read_to_string(root().join("demo/timeline.svg")).unwrap();
-    for part in ["fio ", "thread ", "ring 1", "io_uring_enter", "READ(", "WRITE(", "submit READ", "complete READ"] {
+    for part in
+        ["fio ", "thread ", "ring 1", "io_uring_enter", "READ(", "WRITE(", "submit READ", "complete READ"]
+    {
         assert!(picture.contains(part), "run demo/timeline demo/timeline.svg: no {part}");
     }
 }
