@@ -65,6 +65,11 @@ engines=(user)
 ! kernel_allows || engines+=(kernel)
 need jq:jq setpriv:util-linux pgrep:procps fio:fio node:nodejs
 
+as_user "$anyring" --version >/dev/null 2>&1 || {
+    skip all "an ordinary user cannot execute $anyring"
+    exit 0
+}
+
 watch_fio() {
     begin "$1" fio --name=watched --ioengine=io_uring --rw=randread --bs=4k --size=8m --iodepth=8 --time_based --runtime=100 \
         --rate_iops=10000 --thread --directory="$dir"
