@@ -200,21 +200,28 @@ fn find_stand_in(work: &mut Work) -> Result<usize, Errno> {
     let stand_in = stand_in::of(work.sqe.fd)?;
     stand_in::synchronize(work.sqe.fd);
     let polled = registry::get(work.sqe.fd).ok_or(Errno::EBADF)?;
+    let mut of_polled = None;
+    let ring = polled.serial();
     if !core::ptr::eq(polled.ring(), work.ring()) {
         // The stand-in is looked up again, because the ring may have been closed since: under the lock, its number is its own.
         let mut guard = polled.lock();
         let observers = &mut guard.as_mut().ok_or(Errno::EBADF)?.drive_mut().observers;
         let of_other = observers.stand_in().ok_or(Errno::EBADF)?;
-        work.data = OpData::Input(OwnedFd::new(notes::duplicate(of_other)?));
+        of_polled = Some(OwnedFd::new(notes::duplicate(of_other)?));
         observers.polled_by(work.ring(), work.serial);
     }
+    work.data = OpData::Polled { ring, stand_in: of_polled };
     Ok(stand_in as usize)
 }
 
 fn poll_stand_in(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
     let is_canceled = cx.flags.has(Flags::CANCELED);
-    let hold = match core::mem::take(&mut cx.data) {
-        OpData::Input(of_other) if !is_canceled => FileHold::Owned(of_other.into_fd()),
+    let of_polled = match &mut cx.data {
+        OpData::Polled { stand_in, .. } => stand_in.take(),
+        _ => None,
+    };
+    let hold = match of_polled {
+        Some(of_other) if !is_canceled => FileHold::Owned(of_other.into_fd()),
         // The stand-in lives as long as the request's own ring.
         _ => FileHold::Plain(result.unwrap_or(0) as Fd),
     };
@@ -245,8 +252,8 @@ fn prep_remove(cx: &mut Attempt<'_>) -> Result<(), Errno> {
 
 fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
     let sqe = core[id].sqe;
-    let poll = match take(core, sqe.addr) {
-        Ok(poll) => poll,
+    let (poll, begins) = match take(core, sqe.addr) {
+        Ok(taken) => taken,
         Err(errno) => return errno.into(),
     };
     if sqe.len & (IORING_POLL_UPDATE_EVENTS | IORING_POLL_UPDATE_USER_DATA) == 0 {
@@ -260,6 +267,10 @@ fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
     }
     if sqe.len & IORING_POLL_UPDATE_USER_DATA != 0 {
         core.requests_mut().rename(poll, sqe.off);
+    }
+    if begins {
+        core.start(poll);
+        return Outcome::Complete(0);
     }
     match begin(&mut core.attempt(poll)) {
         Outcome::Complete(events) if events > 0 => {
@@ -276,19 +287,22 @@ fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
     Outcome::Complete(0)
 }
 
-/// Ends the wait of the poll with this user data.
-fn take(core: &mut Core, user_data: u64) -> Result<RequestId, Errno> {
+/// Ends the wait of the poll with this user data, or takes its work back. Returns whether it was work, so that the poll begins anew.
+fn take(core: &mut Core, user_data: u64) -> Result<(RequestId, bool), Errno> {
     let named = core.requests_mut().named(user_data);
     let is_poll = |id: &RequestId| {
         let request = &core[*id];
         request.op.caps.has(Caps::POLLS)
-            && (request.phase == Phase::Waiting
+            && (matches!(request.phase, Phase::Waiting | Phase::Working)
                 || request.phase == Phase::Ready && request.flags.has(Flags::WOKEN))
     };
     let id = named.into_iter().find(is_poll).ok_or(Errno::ENOENT)?;
+    if core[id].phase == Phase::Working {
+        return if core.withdraw(id) { Ok((id, true)) } else { Err(Errno::ENOENT) };
+    }
     if core.disarm(id) {
         core[id].phase = Phase::Prepared;
-        Ok(id)
+        Ok((id, false))
     } else {
         Err(Errno::EALREADY)
     }

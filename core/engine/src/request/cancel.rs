@@ -16,6 +16,7 @@ use linux_raw_sys::io_uring::{
 use crate::abi::Errno;
 use crate::abi::errno::to_res;
 use crate::os::{self, Fd, user};
+use crate::request::data::OpData;
 use crate::request::op::Caps;
 use crate::request::{FileHold, Flags, Phase, Request, RequestId};
 use crate::ring::drive::caller;
@@ -35,19 +36,20 @@ pub struct Wanted {
     question: Question,
     /// The file to match, with `IORING_ASYNC_CANCEL_FD`.
     file: Fd,
-    /// That file is a ring: a poll of it has another file, the ring's stand-in.
-    is_ring: bool,
+    /// The serial number of that file, if it is a ring: a poll of it has another file, the ring's stand-in.
+    ring: Option<u64>,
 }
 
 impl Wanted {
     /// Makes criteria of `question`, for any file.
     pub fn new(question: Question) -> Wanted {
-        Wanted { question, file: -1, is_ring: false }
+        Wanted { question, file: -1, ring: None }
     }
 
     /// Restricts the criteria to requests on this file.
     pub fn of_file(self, file: Fd) -> Wanted {
-        Wanted { file, is_ring: registry::is_ring(file), ..self }
+        let ring = registry::get(file).filter(|_| registry::is_ring(file)).map(|ring| ring.serial());
+        Wanted { file, ring, ..self }
     }
 
     fn has(&self, flag: u32) -> bool {
@@ -82,12 +84,7 @@ impl Wanted {
 
     /// True if the request polls the wanted ring.
     fn is_polled_by(&self, request: &Request) -> bool {
-        self.is_ring
-            && request.op.caps.has(Caps::POLLS)
-            && !request.flags.has(Flags::FIXED_FILE)
-            && os::same_file(request.sqe.fd, self.file)
-            // The number may have been another file's when the poll began: a stand-in is an eventfd.
-            && os::eventfd_number(request.file.fd()).is_ok_and(|number| number.is_some())
+        matches!(request.data, OpData::Polled { ring, .. } if self.ring == Some(ring))
     }
 
     /// True if `fd` refers to the wanted file. The cache helps because many requests have the same descriptor.
@@ -119,7 +116,7 @@ impl Core {
             self.requests_mut().named(wanted.question.user_data)
         } else if wanted.has(IORING_ASYNC_CANCEL_FD)
             && !wanted.has(IORING_ASYNC_CANCEL_ANY)
-            && !wanted.is_ring
+            && wanted.ring.is_none()
         {
             self.requests_mut().on_file(wanted.file, |request| request.op.caps.has(Caps::FILE))
         } else {

@@ -503,10 +503,17 @@ impl Core {
         // On a ring that defers, observers are notified by way of the queue of finished work.
         if self.defers() && (self.drive().observers.watch() || !waits) {
             self.work_mut().goes_out(done);
-            batch.drain(..).for_each(|work| {
+            batch.drain(..).for_each(|mut work| {
+                let request = self.requests_mut().get_mut(work.id);
+                if request.as_ref().is_some_and(|request| request.op.caps.has(Caps::POLLS)) {
+                    // The kernel begins a poll when it is submitted: it may complete at once, and waits from then on.
+                    self.work_mut().comes_back(1);
+                    self.conclude(&mut work);
+                    return self.drive_mut().wake_observers();
+                }
                 // Lent work that met another file than its own is issued anew when the program fetches it.
                 if work.result == Err(Errno::ESPIPE)
-                    && let Some(request) = self.requests_mut().get_mut(work.id)
+                    && let Some(request) = request
                 {
                     let _ = request.hold_file();
                 }

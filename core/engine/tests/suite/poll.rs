@@ -269,6 +269,83 @@ fn a_poll_of_a_ring_outlives_that_ring(engine: Engine) -> impl Answer {
     })
 }
 
+/// The end of a poll of a ring, after its submission.
+#[derive(Clone, Copy)]
+enum Ends {
+    Cancel,
+    Remove,
+    Close,
+}
+
+/// A poll of a ring that is readable already completes at its submission, whatever comes before the program fetches the completion; one of a
+/// ring that is not readable can be cancelled and removed from then on.
+#[both]
+fn a_poll_of_a_ring_begins_at_its_submission(engine: Engine) -> impl Answer {
+    let of = |flags, readable, own, told: bool, ends| {
+        let mut ring = Ring::new(engine, 8, flags);
+        let mut other = Ring::new(engine, 4, 0);
+        let event = eventfd(0, COUNTER);
+        if told {
+            ring.register_eventfd(&event);
+        }
+        if readable {
+            if own { &mut ring } else { &mut other }.submit(&[sqe(IORING_OP_NOP, 9)]);
+        }
+        let polled = if own { ring.fd } else { other.fd };
+        ring.submit(&[poll(1, &polled, IN, 0)]);
+        match ends {
+            Ends::Cancel => ring.submit(&[cancel(2, 1, 0)]),
+            Ends::Remove => ring.submit(&[remove(2, 1)]),
+            Ends::Close => other.close(),
+        }
+        by_user_data(peek(&mut ring))
+    };
+    let mut all = Vec::new();
+    for flags in [0, DEFER] {
+        for ends in [Ends::Cancel, Ends::Remove, Ends::Close] {
+            for told in [false, true] {
+                all.extend([true, false].map(|readable| of(flags, readable, false, told, ends)));
+            }
+        }
+        all.extend([Ends::Cancel, Ends::Remove].map(|ends| of(flags, true, true, false, ends)));
+    }
+    all
+}
+
+/// A poll of a ring is removed and changed in its own submission, too.
+#[both]
+fn a_poll_of_a_ring_is_removed_in_its_submission(engine: Engine) -> impl Answer {
+    [0, DEFER].map(|flags| {
+        let mut ring = Ring::new(engine, 8, flags);
+        let mut other = Ring::new(engine, 4, 0);
+        ring.submit(&[poll(1, &other.fd, IN, 0), remove(2, 1)]);
+        let removed = by_user_data(peek(&mut ring));
+        let renames = Sqe { len: IORING_POLL_UPDATE_USER_DATA, off: 5, ..remove(4, 3) };
+        ring.submit(&[poll(3, &other.fd, IN, 0), renames]);
+        let mut renamed = peek(&mut ring);
+        other.submit(&[sqe(IORING_OP_NOP, 9)]);
+        renamed.extend(peek(&mut ring));
+        (removed, by_user_data(renamed))
+    })
+}
+
+/// A cancellation by descriptor concerns polls of the file that has the number now, not of one that had it.
+#[both(8, 0)]
+fn a_poll_of_a_ring_is_not_cancelled_by_the_next_ring_of_the_number(mut ring: Ring) -> impl Answer {
+    let mut first = Ring::new(ring.engine, 4, 0);
+    let number = first.fd;
+    ring.submit(&[poll(1, &number, IN, 0)]);
+    first.close();
+    let next = Ring::new(ring.engine, 4, 0);
+    ring.submit(&[poll(2, &next.fd, IN, 0)]);
+    let by_descriptor = Sqe { fd: number, ..cancel(3, 0, IORING_ASYNC_CANCEL_FD | IORING_ASYNC_CANCEL_ALL) };
+    let mut all = results(&ring.collect_from(&[by_descriptor], 1));
+    all.extend(results(&peek(&mut ring)));
+    all.extend(results(&ring.collect_from(&[cancel(4, 1, 0)], 1)));
+    all.extend(results(&peek(&mut ring)));
+    (next.fd == number, all)
+}
+
 #[both(512, 0)]
 fn many_polls_of_the_ring_itself(mut ring: Ring) -> impl Answer {
     let fd = ring.fd;

@@ -40,6 +40,13 @@ pub enum OpData {
     Directory(Description),
     /// The file that a splice reads from.
     Input(OwnedFd),
+    /// The serial number of the ring that POLL_ADD polls and, until the poll begins, a duplicate of that ring's stand-in.
+    Polled {
+        /// The serial number.
+        ring: u64,
+        /// The duplicate. The stand-in of the request's own ring needs none.
+        stand_in: Option<OwnedFd>,
+    },
     /// Data of a type that only its operation knows.
     Own(Box<dyn Any + Send>),
 }
