@@ -32,12 +32,17 @@ impl Timespec {
         if self.seconds < 0 || !(0..1_000_000_000).contains(&self.nanoseconds) {
             return None;
         }
-        Some(self.to_ns_unchecked())
+        Some(self.to_ns_wrapping() as u64)
     }
 
-    /// Returns the time in nanoseconds without checks; negative times become 0.
-    pub fn to_ns_unchecked(self) -> u64 {
-        self.seconds.saturating_mul(1_000_000_000).saturating_add(self.nanoseconds).max(0) as u64
+    /// Returns the time in nanoseconds as the kernel's timers count it: without checks, modulo 2^64, and the last possible time in place of
+    /// seconds that do not fit.
+    pub fn to_ns_wrapping(self) -> i64 {
+        const SECOND: i64 = 1_000_000_000;
+        if self.seconds >= i64::MAX / SECOND {
+            return i64::MAX;
+        }
+        self.seconds.wrapping_mul(SECOND).wrapping_add(self.nanoseconds)
     }
 }
 

@@ -307,7 +307,11 @@ fn enter_sq_thread(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Resu
         core.wake_sq_thread()?;
     }
     if call.flags & IORING_ENTER_SQ_WAIT != 0 {
-        caller::wait_for_sq_space(guard, serial)?;
+        match caller::wait_for_sq_space(guard, serial) {
+            // As in the kernel, a signal ends the wait, and the call succeeds.
+            Err(Errno::EINTR) => {}
+            waited => waited?,
+        }
     }
     Ok(call.to_submit)
 }
@@ -444,11 +448,14 @@ fn limits(argument: &WaitArgument, caller: &Caller, core: &Core) -> Result<Limit
         limits.enough_ns = Some(now + u64::from(argument.min_wait_usec) * 1000);
     }
     if let Some(time) = argument.time {
-        let time_ns = time.to_ns_unchecked();
         // The engine sleeps on the monotonic clock, whatever clock the program's deadline is on.
-        let left =
-            if argument.absolute { time_ns.saturating_sub(now_ns(core.time().wait_clock)) } else { time_ns };
-        limits.deadline_ns = Some(now.saturating_add(left));
+        let clock_ns = if argument.absolute { now_ns(core.time().wait_clock) } else { now };
+        let time_ns = time.to_ns_wrapping();
+        let due_ns = if argument.absolute { time_ns } else { time_ns.wrapping_add(clock_ns as i64) };
+        // The kernel's timer does not expire at a time before the clock's beginning.
+        if let Ok(due_ns) = u64::try_from(due_ns) {
+            limits.deadline_ns = Some(now.saturating_add(due_ns.saturating_sub(clock_ns)));
+        }
     }
     Ok(limits)
 }

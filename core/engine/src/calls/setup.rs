@@ -153,6 +153,8 @@ fn check_thread(params: &io_uring_params) -> Result<(), Errno> {
         }
     }
     match (is(IORING_SETUP_SQ_AFF), is(IORING_SETUP_SQPOLL)) {
+        // The kernel does not bind a thread that the other ring has already.
+        (true, true) if is(IORING_SETUP_ATTACH_WQ) => Ok(()),
         (true, true) => sq_thread::check_cpu(params.sq_thread_cpu),
         (true, false) => Err(Errno::EINVAL),
         _ => Ok(()),
@@ -207,7 +209,8 @@ fn install(
         let mut guard = ring.lock();
         debug_assert!(guard.is_none(), "a vacant place holds no ring");
         let core = guard.insert(core);
-        let cpu = core.is(IORING_SETUP_SQ_AFF).then_some(params.sq_thread_cpu);
+        let is_bound = core.is(IORING_SETUP_SQ_AFF) && !core.is(IORING_SETUP_ATTACH_WQ);
+        let cpu = is_bound.then_some(params.sq_thread_cpu);
         if core.is(IORING_SETUP_SQPOLL)
             && let Err(errno) = sq_thread::start(core, params.sq_thread_idle, cpu)
         {

@@ -97,6 +97,12 @@ fn other_parameters(engine: Engine) -> impl Answer {
             answers.push(try_setup(engine, 4, attached));
         }
     }
+    // A thread that another ring has already is not bound: the processor is not looked at.
+    for (fd, flags) in [(rings[1].fd, IORING_SETUP_SQPOLL), (rings[1].fd, 0), (file, IORING_SETUP_SQPOLL)] {
+        let mut attached = params(IORING_SETUP_ATTACH_WQ | IORING_SETUP_SQ_AFF | flags);
+        (attached.wq_fd, attached.sq_thread_cpu) = (fd as u32, 4096);
+        answers.push(try_setup(engine, 4, attached));
+    }
     close(engine, file);
     answers
 }

@@ -230,6 +230,34 @@ fn waits_are_timed_by_a_chosen_clock(ring: Ring) -> impl Answer {
     (results, enter(ring.engine, ring.fd, 0, 1, flags, (&raw const arg).cast(), size_of_val(&arg)))
 }
 
+/// A time before the clock's beginning is no deadline: the wait ends when the timeout of a request does. Times are counted modulo 2^64 ns.
+#[both(4, 0)]
+fn a_negative_deadline_never_comes(mut ring: Ring) -> impl Answer {
+    let times = [
+        (-1, 0),
+        (0, -1),
+        (1, -2_000_000_000),
+        (0, 0),
+        (-1, 2_000_000_000),
+        (i64::MIN, 0),
+        (-5_000_000_000, 0),
+        (9_223_372_036, 0),
+    ];
+    let mut answers = Vec::new();
+    for absolute in [0, IORING_ENTER_ABS_TIMER] {
+        for (tv_sec, tv_nsec) in times {
+            let time = __kernel_timespec { tv_sec, tv_nsec };
+            let arg = io_uring_getevents_arg { ts: (&raw const time) as u64, ..zeroed() };
+            let flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG | absolute;
+            // Long enough for a wait that ends at once to be seen to.
+            ring.submit(&[timeout(1, &[0, 20_000_000])]);
+            let waited = enter(ring.engine, ring.fd, 0, 1, flags, (&raw const arg).cast(), size_of_val(&arg));
+            answers.push((waited, ring.collect_from(&[], 1).len()));
+        }
+    }
+    answers
+}
+
 #[test]
 fn an_engine_tells_what_it_has() {
     const QUERY: u32 = 35;
