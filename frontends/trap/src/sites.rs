@@ -29,8 +29,10 @@ pub struct Block {
 pub struct Record {
     /// Where a call goes on that is not the engine's.
     pub back: usize,
-    /// Where the program goes on behind a call.
+    /// Where a call goes on that the engine has answered.
     pub next: usize,
+    /// The address behind the call, for whoever asks where it was made.
+    pub behind: usize,
     /// Whether the site calls a function that makes a call in which a C library may cancel the thread: with a pointer to whether the thread is cancelled, the
     /// number, and the arguments, as C passes them, but for the fourth (`rcx`), which is in `r10`. Otherwise they lie as for a system call.
     pub is_function: usize,

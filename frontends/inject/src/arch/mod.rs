@@ -8,4 +8,4 @@ mod x86_64;
 #[cfg(target_arch = "aarch64")]
 pub use aarch64::{learn, thread_pointer};
 #[cfg(target_arch = "x86_64")]
-pub use x86_64::{front, learn, site, thread_pointer};
+pub use x86_64::{VFORK, front, learn, site, thread_pointer};

@@ -1,8 +1,10 @@
 //! The answers to calls from patched sites.
 
 use super::pool::Slot;
+use crate::arch;
 use anyring_engine::{Caller, frontend};
 use anyring_interpose::{Row, descriptors, wait};
+use anyring_runtime::arch::FORKS;
 use anyring_runtime::{calls, descriptors as own, log, process, sys};
 use anyring_trap::{exec, fork, signals, sleep};
 use linux_raw_sys::general as raw;
@@ -23,12 +25,12 @@ pub unsafe extern "C" fn enter(slot: &Slot) {
         && own != 0
         && fork::flags_in_memory(slot.arguments()).is_some_and(is_beside)
     {
-        return slot.go_on_with(number as isize, own);
+        return slot.call_at(own);
     }
     // SAFETY: the program's own call.
     match unsafe { answer(slot, number, slot.arguments()) } {
-        Some(result) => slot.go_on_with(result, slot.record().next),
-        None => slot.go_on_with(number as isize, slot.record().back),
+        Some(result) => slot.go_on_with(result),
+        None => slot.call_at(slot.record().back),
     }
 }
 
@@ -48,7 +50,7 @@ unsafe fn answer(slot: &Slot, number: usize, a: [usize; 6]) -> Option<isize> {
         raw::__NR_rt_sigaction => Some(unsafe { signals::called_action(a) }),
         raw::__NR_rt_sigprocmask => Some(change_mask(slot, a)),
         // The child runs on its parent's stack. The filter lets the call pass.
-        raw::__NR_vfork => {
+        number if arch::VFORK == Some(number) => {
             process::vforks();
             None
         }
@@ -59,7 +61,7 @@ unsafe fn answer(slot: &Slot, number: usize, a: [usize; 6]) -> Option<isize> {
         // What begins on another stack cannot return from here.
         raw::__NR_clone if a[0] as u32 & raw::CLONE_VM != 0 || a[1] != 0 => None,
         // SAFETY: the caller's promise: both processes return from here, each with a stack of its own.
-        raw::__NR_clone | raw::__NR_fork => Some(unsafe { fork::perform(number, a) }),
+        call if call == raw::__NR_clone || FORKS.contains(&call) => Some(unsafe { fork::perform(number, a) }),
         // SAFETY: the caller's promise.
         _ => unsafe { among_rings(slot, number, a) },
     }

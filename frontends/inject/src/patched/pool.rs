@@ -1,5 +1,6 @@
 //! The pool: stacks for the engine, each with what its thread left behind, found by where the thread's own stack lies.
 
+use crate::arch::site::{STACK_USED, Saved};
 use anyring_runtime::sys;
 use anyring_trap::sites::Record;
 use core::cell::Cell;
@@ -31,13 +32,6 @@ pub struct Slot {
     pub stack_pointer: Cell<usize>,
     /// The stub's.
     record: Cell<*const Record>,
-    /// The number of the call, and the flags below it: see `entry`.
-    packed: Cell<usize>,
-    /// The registers in which a system call has its arguments.
-    arguments: [Cell<usize>; 6],
-    /// rbx, which the entry needs.
-    pub base: Cell<usize>,
-    frame: Cell<usize>,
     /// The result of the call.
     pub result: Cell<isize>,
     /// Where the program goes on.
@@ -54,21 +48,16 @@ pub struct Slot {
     pub let_in: Cell<u64>,
     /// A time of zero.
     pub no_time: [u64; 2],
-    /// The vector registers that code for the baseline changes.
-    pub vectors: [u128; 16],
+    /// The registers that the program is to find again.
+    pub saved: Saved,
 }
 
-const _: () = assert!(size_of::<Slot>() < 1024 && core::mem::offset_of!(Slot, vectors).is_multiple_of(16));
+const _: () = assert!(size_of::<Slot>() <= 1024);
 
 impl Slot {
     /// The number of the call.
     pub fn number(&self) -> usize {
-        self.packed.get() >> 32
-    }
-
-    /// The flags, as `lahf` and `seto %al` have them.
-    pub fn flags(&self) -> u16 {
-        self.packed.get() as u16
+        self.saved.number()
     }
 
     /// The site's record.
@@ -77,40 +66,39 @@ impl Slot {
         unsafe { &*self.record.get() }
     }
 
-    /// The registers in which a system call has its arguments.
-    pub fn registers(&self) -> [usize; 6] {
-        self.arguments.each_ref().map(Cell::get)
-    }
-
     /// The arguments of the call.
     pub fn arguments(&self) -> [usize; 6] {
-        let registers = self.registers();
         if self.record().is_function == 0 {
-            return registers;
+            self.saved.registers()
+        } else {
+            self.saved.arguments_of_function(self.stack_pointer.get())
         }
-        let [_, _, third, fourth, fifth, sixth] = registers;
-        // SAFETY: behind the address to return to lie the last two arguments of a function with eight.
-        let on_stack = |index| unsafe { *(self.stack_pointer.get() as *const usize).add(index) };
-        [third, fourth, fifth, sixth, on_stack(1), on_stack(2)]
     }
 
     /// Whether the calling thread is to be cancelled, where a C library does that.
     pub fn is_cancelled(&self) -> bool {
-        let [flag, ..] = self.registers();
+        let [flag, ..] = self.saved.registers();
         // SAFETY: the first argument of such a function.
         self.record().is_function != 0
             && unsafe { (*(flag as *const AtomicU32)).load(Ordering::Relaxed) != 0 }
     }
 
-    /// Where the program goes on behind the call, its stack and its frame.
+    /// Where the program goes on behind the call, its stack, its frame and what its link register holds.
     pub fn pointers(&self) -> [usize; 4] {
-        [self.record().next, self.stack_pointer.get(), self.frame.get(), 0]
+        let [frame, link] = self.saved.frame_and_link();
+        [self.record().behind, self.stack_pointer.get() + STACK_USED, frame, link]
     }
 
-    /// Lets the program go on at `next`.
-    pub fn go_on_with(&self, result: isize, next: usize) {
+    /// Lets the program go on behind its call.
+    pub fn go_on_with(&self, result: isize) {
         self.result.set(result);
-        self.next.set(next);
+        self.next.set(self.record().next);
+    }
+
+    /// Lets the program make its call at this address, with the registers that it had.
+    pub fn call_at(&self, address: usize) {
+        self.result.set(self.saved.before_call());
+        self.next.set(address);
     }
 
     /// Lets the thread leave with this mask.
@@ -132,17 +120,13 @@ pub mod offset {
     use core::mem::offset_of;
     pub const STACK_POINTER: usize = offset_of!(Slot, stack_pointer);
     pub const RECORD: usize = offset_of!(Slot, record);
-    pub const PACKED: usize = offset_of!(Slot, packed);
-    pub const ARGUMENTS: usize = offset_of!(Slot, arguments);
-    pub const BASE: usize = offset_of!(Slot, base);
-    pub const FRAME: usize = offset_of!(Slot, frame);
     pub const RESULT: usize = offset_of!(Slot, result);
     pub const NEXT: usize = offset_of!(Slot, next);
     pub const INTERRUPTED: usize = offset_of!(Slot, interrupted);
     pub const MASK: usize = offset_of!(Slot, mask);
     pub const LET_IN: usize = offset_of!(Slot, let_in);
     pub const NO_TIME: usize = offset_of!(Slot, no_time);
-    pub const VECTORS: usize = offset_of!(Slot, vectors);
+    pub const SAVED: usize = offset_of!(Slot, saved);
 }
 
 /// Maps the pool; whether there was memory. Only slots that are used take any.

@@ -5,6 +5,10 @@ pub mod site;
 
 use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicBool, Ordering};
+use linux_raw_sys::general as raw;
+
+/// The call `vfork`, where it is one of its own.
+pub const VFORK: Option<u32> = Some(raw::__NR_vfork);
 
 /// Whether the instruction that reads the thread pointer may be used.
 static READS_POINTER: AtomicBool = AtomicBool::new(false);

@@ -9,6 +9,7 @@ use anyring_trap::arch::{Context, register};
 use anyring_trap::handlers::{self, LAST, Place};
 use anyring_trap::sites::ENTERS_BRIEFLY;
 use core::arch::global_asm;
+use core::cell::Cell;
 use core::mem::offset_of;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -26,6 +27,58 @@ const _: () = assert!(
         && pool::SLEEPING.is_power_of_two()
         && pool::BRIEF.is_power_of_two()
 );
+
+/// The bytes of the program's stack that hold registers of it while the thread is inside.
+pub const STACK_USED: usize = 0;
+
+/// What a slot keeps of the program's registers, beside the stack pointer.
+#[repr(C, align(16))]
+pub struct Saved {
+    /// The number of the call, and the flags below it, as [the entry](self) has them in rcx.
+    packed: Cell<usize>,
+    /// The registers in which a system call has its arguments.
+    arguments: [Cell<usize>; 6],
+    /// rbx, which the entry needs.
+    base: Cell<usize>,
+    frame: Cell<usize>,
+    /// The vector registers that code for the baseline changes.
+    vectors: [u128; 16],
+}
+
+impl Saved {
+    /// The number of the call.
+    pub fn number(&self) -> usize {
+        self.packed.get() >> 32
+    }
+
+    /// The flags, as `lahf` and `seto %al` have them.
+    fn flags(&self) -> u16 {
+        self.packed.get() as u16
+    }
+
+    /// The registers in which a system call has its arguments.
+    pub fn registers(&self) -> [usize; 6] {
+        self.arguments.each_ref().map(Cell::get)
+    }
+
+    /// The arguments of the call that a function with eight arguments makes of its last six.
+    pub fn arguments_of_function(&self, stack_pointer: usize) -> [usize; 6] {
+        let [_, _, third, fourth, fifth, sixth] = self.registers();
+        // SAFETY: behind the address to return to lie the last two arguments.
+        let on_stack = |index| unsafe { *(stack_pointer as *const usize).add(index) };
+        [third, fourth, fifth, sixth, on_stack(1), on_stack(2)]
+    }
+
+    /// The frame pointer, and 0 because there is no link register.
+    pub fn frame_and_link(&self) -> [usize; 2] {
+        [self.frame.get(), 0]
+    }
+
+    /// What the register of the result holds where the call is made: the number.
+    pub fn before_call(&self) -> isize {
+        self.number() as isize
+    }
+}
 
 unsafe extern "C" {
     fn anyring_inject_site();
@@ -207,17 +260,17 @@ global_asm!(
     bytes = const pool::BYTES,
     stack_pointer = const offset::STACK_POINTER,
     record = const offset::RECORD,
-    packed = const offset::PACKED,
-    arguments = const offset::ARGUMENTS,
-    base = const offset::BASE,
-    frame = const offset::FRAME,
+    packed = const offset::SAVED + offset_of!(Saved, packed),
+    arguments = const offset::SAVED + offset_of!(Saved, arguments),
+    base = const offset::SAVED + offset_of!(Saved, base),
+    frame = const offset::SAVED + offset_of!(Saved, frame),
     result = const offset::RESULT,
     next = const offset::NEXT,
     interrupted = const offset::INTERRUPTED,
     mask = const offset::MASK,
     let_in = const offset::LET_IN,
     no_time = const offset::NO_TIME,
-    vectors = const offset::VECTORS,
+    vectors = const offset::SAVED + offset_of!(Saved, vectors),
     ppoll = const raw::__NR_ppoll,
     rt_sigprocmask = const raw::__NR_rt_sigprocmask,
     set = const raw::SIG_SETMASK,
@@ -286,15 +339,15 @@ fn unclaim(interrupted: &mut Context) {
 fn leave(slot: &Slot, interrupted: &mut Context) {
     const BY_LAHF: usize = 0xd5;
     const OVERFLOW: usize = 1 << 11;
-    let [overflow, by_lahf] = slot.flags().to_le_bytes().map(usize::from);
+    let [overflow, by_lahf] = slot.saved.flags().to_le_bytes().map(usize::from);
     let others = interrupted.register(register::FLAGS) & !(BY_LAHF | OVERFLOW);
     let flags = others | by_lahf & BY_LAHF | if overflow != 0 { OVERFLOW } else { 0 };
     let places = [register::RDI, register::RSI, register::RDX, register::R10, register::R8, register::R9];
-    for (place, value) in places.into_iter().zip(slot.registers()) {
+    for (place, value) in places.into_iter().zip(slot.saved.registers()) {
         interrupted.set_register(place, value);
     }
     for (place, value) in [
-        (register::RBX, slot.base.get()),
+        (register::RBX, slot.saved.base.get()),
         (register::RAX, slot.result.get() as usize),
         (register::RSP, slot.stack_pointer.get()),
         (register::RIP, slot.next.get()),

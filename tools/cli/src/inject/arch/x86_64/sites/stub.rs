@@ -54,7 +54,7 @@ pub fn stub(text: &[u8], base: u64, site: Site, address: u64, block: u64, own: u
         (call, call + SYSCALL.len() as u64)
     };
     assert!(code.length <= RECORD);
-    let record = [back, next, u64::from(site.is_function), own].map(u64::to_le_bytes);
+    let record = [back, next, next, u64::from(site.is_function), own].map(u64::to_le_bytes);
     code.bytes[RECORD..].copy_from_slice(record.as_flattened());
     Some(code.bytes)
 }
