@@ -1,7 +1,7 @@
 //! Patched call sites of a static program, of which the tracer that patches them (`tools/cli/src/inject`) and the image that they enter
 //! (`frontends/inject`) have to agree.
 
-use crate::arch::WAITING;
+use crate::arch::{STUB_BYTES, WAITING};
 use crate::stub::CALLS;
 use anyring_runtime::arch::{FORKS, REPLACING};
 use anyring_runtime::calls;
@@ -54,7 +54,7 @@ pub const ENTERS_BRIEFLY: u8 = 2;
 
 impl Block {
     /// Bytes before the first stub: whole pages, for code is protected otherwise.
-    pub const BYTES: usize = size_of::<Self>().next_multiple_of(4096);
+    pub const BYTES: usize = size_of::<Self>().next_multiple_of(STUB_BYTES);
     /// Where the table lies, from the block's start.
     pub const TABLE: usize = offset_of!(Self, table);
     /// Where the entry's address lies.

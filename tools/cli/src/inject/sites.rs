@@ -4,9 +4,8 @@
 //! If the stubs cannot be mapped, no site is changed. A site whose code in memory differs from the file (for instance because of a
 //! probe) is not changed. Calls that are not patched trap.
 
-#![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no site is found on other processors"))]
-
-use super::arch::sites::{self, JUMP, STUB};
+use super::arch::PAGE;
+use super::arch::sites::{self, JUMP, REACH, STUB};
 use super::program::{Program, Text};
 use super::tracer::{Calls, Replacement};
 use anyring_trap::sites::Block;
@@ -15,9 +14,6 @@ use serde::Serialize;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::path::Path;
-
-/// The reach of a jump in bytes, less the size of the code that is searched and of the stubs.
-const REACH: u64 = (1 << 31) - (256 << 20);
 
 /// A site, by offsets in its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,9 +90,9 @@ pub struct Survey {
     pub unpatched: Vec<u64>,
 }
 
-/// Judges the calls of a static program; `None` if call sites are not searched for.
+/// Judges the calls of a static program; `None` if it cannot be read, or is too large.
 pub fn survey(path: &Path) -> Option<Survey> {
-    let program = Program::linked(path).filter(|_| sites::ARE_FOUND)?;
+    let program = Program::linked(path)?;
     let mut survey = Survey { instructions: 0, patched: 0, unpatched: Vec::new() };
     for judged in judge(&program) {
         survey.instructions += 1;
@@ -123,7 +119,7 @@ pub fn patch(calls: &Calls<'_>, program: &Program) -> io::Result<u64> {
         })
         .collect();
     let Some(range) = program.range().filter(|_| !sites.is_empty()) else { return Ok(0) };
-    let length = Block::BYTES + (sites.len() * STUB).next_multiple_of(4096);
+    let length = Block::BYTES + (sites.len() * STUB).next_multiple_of(PAGE);
     let Some(block) = map_near(calls, &range, length as u64) else { return Ok(0) };
     let first = block + Block::BYTES as u64;
     let placed = (first..).step_by(STUB).zip(&sites);
@@ -171,7 +167,7 @@ pub fn patch(calls: &Calls<'_>, program: &Program) -> io::Result<u64> {
 fn protect(calls: &Calls<'_>, first: u64, code: &[u8]) -> io::Result<()> {
     calls.write(first, code)?;
     let access = (libc::PROT_READ | libc::PROT_EXEC) as u64;
-    let length = (code.len() as u64).next_multiple_of(4096);
+    let length = (code.len() as u64).next_multiple_of(PAGE as u64);
     calls.make(libc::SYS_mprotect, [first, length, access, 0, 0, 0]).map(drop)
 }
 

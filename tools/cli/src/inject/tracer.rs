@@ -4,7 +4,7 @@
 //! one. All signals of that process are blocked meanwhile, so that no signal for the program is lost or comes early.
 
 use super::arch::sites;
-use super::arch::{PAGE, Registers, SYSCALL};
+use super::arch::{PAGE, Registers, SYSCALL, WRITES_ARE_FETCHED};
 use super::channel::Channel;
 use super::image::Image;
 use super::program::Program;
@@ -177,8 +177,11 @@ impl Calls<'_> {
         at + WORD > place.address && at < place.end()
     }
 
-    /// Writes spans of code. Their pages are made writable for that, if it is allowed.
+    /// Writes spans of code. Their pages are made writable for that, if it is allowed, and if instruction fetches see what is written so.
     fn change(&self, code: &[Span]) -> io::Result<()> {
+        if !WRITES_ARE_FETCHED {
+            return code.iter().try_for_each(|span| self.tracee.poke_all(span));
+        }
         let (Some(first), Some(last)) = (code.first(), code.last()) else { return Ok(()) };
         let start = first.address & !(PAGE as u64 - 1);
         let protect = |access| {

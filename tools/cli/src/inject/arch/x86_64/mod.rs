@@ -6,6 +6,8 @@ pub mod sites;
 pub const RELATIVE: u32 = 8;
 /// The alignment, in bytes, of the parts of the image that are mapped separately.
 pub const PAGE: usize = 4096;
+/// True: code that was written is fetched, whoever wrote it.
+pub const WRITES_ARE_FETCHED: bool = true;
 /// The instruction `syscall`.
 pub const SYSCALL: [u8; 2] = [0x0f, 0x05];
 

@@ -18,8 +18,8 @@ use iced_x86::{Code, InstructionInfoFactory, InstructionInfoOptions, OpAccess, R
 use std::ops::Range;
 pub use stub::{jump, stub};
 
-/// True if call sites are searched for on this architecture.
-pub const ARE_FOUND: bool = true;
+/// The reach of a jump in bytes, less the size of the code that is searched and of the stubs.
+pub const REACH: u64 = (1 << 31) - (256 << 20);
 /// The size of a stub in bytes.
 pub const STUB: usize = 128;
 /// The size of a jump in bytes.

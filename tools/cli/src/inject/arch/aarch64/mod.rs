@@ -1,9 +1,13 @@
 //! AArch64.
 
+pub mod sites;
+
 /// The type of the relocations in the image, `R_AARCH64_RELATIVE`.
 pub const RELATIVE: u32 = 1027;
 /// The alignment, in bytes, of the parts of the image that are mapped separately. The image is linked for the largest page size.
 pub const PAGE: usize = 64 << 10;
+/// False: `process_vm_writev` does not make code that it writes visible to instruction fetches, as `ptrace` does.
+pub const WRITES_ARE_FETCHED: bool = false;
 /// The instruction `svc #0`.
 pub const SYSCALL: [u8; 4] = [0x01, 0x00, 0x00, 0xd4];
 
@@ -37,44 +41,5 @@ impl Registers {
     /// Returns the result of a system call.
     pub fn result(&self) -> i64 {
         self.0.regs[0] as i64
-    }
-}
-
-/// The search for call sites, which exists only for x86-64: on this architecture all calls trap.
-pub mod sites {
-    use crate::inject::sites::{Found, Site};
-
-    /// True if call sites are searched for on this architecture.
-    pub const ARE_FOUND: bool = false;
-    /// The size of a stub in bytes.
-    pub const STUB: usize = 128;
-    /// The size of a jump in bytes.
-    pub const JUMP: usize = 4;
-    /// The size in bytes of the instruction that makes a call.
-    pub const CALL: usize = 4;
-
-    /// Finds no site on this architecture.
-    pub fn for_each(_text: &[u8], _found: impl FnMut(usize, Found)) {}
-
-    /// Returns no stub on this architecture.
-    pub fn stub(
-        _text: &[u8],
-        _base: u64,
-        _site: Site,
-        _address: u64,
-        _block: u64,
-        _own: u64,
-    ) -> Option<[u8; STUB]> {
-        None
-    }
-
-    /// Returns false on this architecture, where no site is found.
-    pub fn makes_threads(_code: &[u8]) -> bool {
-        false
-    }
-
-    /// Returns no jump on this architecture.
-    pub fn jump(_text: &[u8], _base: u64, _site: Site, _stub: u64) -> Option<[u8; JUMP]> {
-        None
     }
 }
