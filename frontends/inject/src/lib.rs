@@ -13,8 +13,6 @@ extern crate alloc;
 
 mod arch;
 mod frontend;
-// On other processors, no site of a static program is patched yet.
-#[cfg_attr(not(target_arch = "x86_64"), path = "patched/nowhere.rs")]
 mod patched;
 mod stack;
 mod start;

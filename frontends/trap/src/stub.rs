@@ -98,6 +98,15 @@ pub const fn call_for(index: usize) -> usize {
     STUB_ADDRESS + FIRST_CALL + index * CALL_BYTES
 }
 
+/// Returns false: no such code is known for this architecture, where a jump to an address needs a register.
+///
+/// # Safety
+/// None here.
+#[cfg(not(target_arch = "x86_64"))]
+pub unsafe fn put_calls(_behind: &[usize; CALLS]) -> bool {
+    false
+}
+
 /// Writes a place for each address in `behind` that is not 0: code that makes a call and continues at the address, with all registers as
 /// the call leaves them. Returns false if the page cannot be changed.
 ///

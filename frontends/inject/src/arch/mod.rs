@@ -6,6 +6,6 @@ mod aarch64;
 mod x86_64;
 
 #[cfg(target_arch = "aarch64")]
-pub use aarch64::{learn, thread_pointer};
+pub use aarch64::{VFORK, front, learn, site, thread_pointer};
 #[cfg(target_arch = "x86_64")]
 pub use x86_64::{VFORK, front, learn, site, thread_pointer};

@@ -18,7 +18,10 @@
 //! A `syscall` changes rcx and r11 anyway, and nothing else in the stub changes a register, the flags or the stack. So a call that is not
 //! the engine's, or that finds no room ([`pool`]), goes on to the `syscall` that stayed where it was, and traps there if it has to.
 //!
-//! **The stack.** The program's may be a goroutine's, with a few bytes left, so nothing is written to it, not even a return address. The
+//! AArch64 has the same stubs, but for this: an `svc` changes no register but x0, so a stub saves two registers on the program's stack, below sixteen bytes
+//! that it leaves as they are, and restores them on the way back, which leads through the stub.
+//!
+//! **The stack.** The program's may be a goroutine's, with a few bytes left, so nothing else is written to it, not even a return address. The
 //! entry takes a slot of the pool, by a bit in it, saves the program's registers there, and runs the engine on the slot's stack. Calls that do not sleep have slots
 //! of their own, for which they wait: a close that is not told may be missed.
 //!
@@ -51,7 +54,7 @@ pub use answer::enter;
 pub use entry::settle;
 
 /// The tracer's block, once sites may enter the engine.
-static BLOCK: AtomicPtr<Block> = AtomicPtr::new(ptr::null_mut());
+pub static BLOCK: AtomicPtr<Block> = AtomicPtr::new(ptr::null_mut());
 
 /// Lets the sites of the program enter the engine, which must be ours. Without memory for the pool, they trap.
 ///

@@ -159,9 +159,46 @@ pub struct Context {
 const _: () = {
     assert!(core::mem::offset_of!(Context, signal_mask) == 40);
     assert!(core::mem::offset_of!(Context, fault_address) == 176);
+    // They lie as their indices say.
+    assert!(core::mem::offset_of!(Context, stack_pointer) == FIRST_REGISTER + 8 * register::SP);
+    assert!(core::mem::offset_of!(Context, program_counter) == FIRST_REGISTER + 8 * register::PC);
 };
 
+/// Indices of registers for [`Context::register`].
+pub mod register {
+    /// The stack pointer.
+    pub const SP: usize = 31;
+    /// The program counter.
+    pub const PC: usize = 32;
+    /// The flags, in the state of the processor.
+    pub const STATE: usize = 33;
+    /// Where the registers lie in a context.
+    pub const FIRST: usize = super::FIRST_REGISTER;
+}
+
+const FIRST_REGISTER: usize = core::mem::offset_of!(Context, registers);
+
 impl Context {
+    /// Returns the value of a register: of x0 to x30 by their numbers, of the others by a [`register`].
+    pub fn register(&self, place: usize) -> usize {
+        match place {
+            register::SP => self.stack_pointer,
+            register::PC => self.program_counter,
+            register::STATE => self.state as usize,
+            number => self.registers[number],
+        }
+    }
+
+    /// Sets the value of a register with which the thread continues.
+    pub fn set_register(&mut self, place: usize, value: usize) {
+        match place {
+            register::SP => self.stack_pointer = value,
+            register::PC => self.program_counter = value,
+            register::STATE => self.state = value as u64,
+            number => self.registers[number] = value,
+        }
+    }
+
     /// Returns the arguments of the trapped system call.
     pub fn arguments(&self) -> [usize; 6] {
         [0, 1, 2, 3, 4, 5].map(|index: usize| self.registers[index])

@@ -1,6 +1,12 @@
 //! AArch64: the thread pointer, and the entry of the image.
 
+pub mod front;
+pub mod site;
+
 use core::arch::{asm, global_asm};
+
+/// The call `vfork`, where it is one of its own: here it is a `clone`.
+pub const VFORK: Option<u32> = None;
 
 /// Does nothing: on every AArch64 processor a program may read the thread pointer.
 pub fn learn(_features: usize) {}
