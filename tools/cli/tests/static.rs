@@ -21,24 +21,18 @@ fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// True if call sites of static programs are patched on this machine.
-const PATCHES: bool = cfg!(target_arch = "x86_64");
-
 /// Calls enter the engine at their sites. The only trap is the mapping of the completion ring.
 #[test]
 fn calls_enter_at_their_sites() {
     for program in [builds("nop"), builds("nop-libc")].concat() {
         let (outcome, counters) = compare(&program, &NONE, true);
         assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
-        // The program makes 16 batches, two setups and five invalid calls.
-        let ring_calls = if PATCHES { 0 } else { 23 };
-        assert_eq!((counters.rings, counters.traps), (2, ring_calls + 1), "{}", program.display());
-        assert_eq!(counters.sites > 0, PATCHES);
+        assert_eq!((counters.rings, counters.traps), (2, 1), "{}", program.display());
+        assert!(counters.sites > 0);
     }
 }
 
 /// The engine runs on a stack of its own, also while signals come.
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn a_stack_without_room_is_left_alone() {
     for program in builds("narrow") {
@@ -49,25 +43,21 @@ fn a_stack_without_room_is_left_alone() {
 
 /// One or two signals come at each instruction of a call, at once or one after the other. Their handlers run when the thread is outside the engine,
 /// and the call has its result and changes no other register.
-#[cfg(target_arch = "x86_64")]
 fn signals_come_at_every_instruction(program: &std::path::Path) {
     let (outcome, counters) = compare(program, &NONE, true);
     assert_eq!((outcome.code, counters.traps), (Some(0), 0), "{}", outcome.stdout);
 }
 
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn signals_come_at_every_instruction_of_a_program() {
     signals_come_at_every_instruction(&built("stepped-static"));
 }
 
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn signals_come_at_every_instruction_at_any_address() {
     signals_come_at_every_instruction(&built("stepped-static-pie"));
 }
 
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn signals_come_at_every_instruction_with_musl() {
     built_by_musl("stepped-musl").iter().for_each(|program| signals_come_at_every_instruction(program));
@@ -79,12 +69,11 @@ fn handlers_jump_out_of_one_another() {
     for program in builds("both") {
         let (outcome, counters) = compare(&program, &NONE, true);
         assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
-        assert!(!PATCHES || counters.traps == 0);
+        assert_eq!(counters.traps, 0);
     }
 }
 
-/// If call sites are patched, the engine sees closes and waits without a trap.
-#[cfg(target_arch = "x86_64")]
+/// The engine sees closes and waits without a trap.
 #[test]
 fn descriptors_are_the_programs() {
     for program in [builds("shut"), builds("readiness")].concat() {
@@ -103,7 +92,7 @@ fn more_threads_than_stacks() {
         let traps: Vec<_> = log.lines().map(|line| counters(line).traps).collect();
         // The child ends first.
         let [child, parent] = traps[..] else { panic!("{log}") };
-        assert!(parent > 0 && (!PATCHES || child < 100 && parent <= 200), "{log}");
+        assert!(parent > 0 && child < 100 && parent <= 200, "{log}");
     }
 }
 
@@ -182,12 +171,11 @@ fn locks_are_waited_for_outside() {
     for program in builds("locks") {
         let (outcome, counters) = compare(&program, &NONE, true);
         assert_eq!(outcome.code, Some(0), "{}", outcome.stdout);
-        assert!(!PATCHES || counters.traps == 0);
+        assert_eq!(counters.traps, 0);
     }
 }
 
 /// Whatever function of the C library closes a descriptor, a request that waits for its file goes on.
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn closes_by_other_functions_are_seen() {
     for program in ["hidden-static", "hidden-static-pie"].map(built) {
@@ -247,13 +235,13 @@ fn children_are_made_at_their_sites() {
         let log = String::from_utf8_lossy(&output.stderr).into_owned();
         // No child of `vfork` has written its parent's line, or ended its parent's ring.
         let last = log.lines().rfind(|line| line.contains("engine=user")).unwrap_or_default();
-        assert!(!PATCHES || last.contains("rings=1 submitted=8 "), "{log}");
+        assert!(last.contains("rings=1 submitted=8 "), "{log}");
         let others = |line: &str| line.split_once(" other calls trapped")?.0.rsplit(' ').next()?.parse().ok();
         let others: Vec<u64> = log.lines().filter_map(others).collect();
         // The three children that execute no program: their ends trap. An executed program also makes a call for
         // pending signals, which traps.
         let few = others.iter().filter(|&&count| count <= 1).count();
-        assert!(!PATCHES || few >= 3, "{log}");
+        assert!(few >= 3, "{log}");
     }
 }
 

@@ -18,7 +18,7 @@ static void *wait_for_one(void *unused) {
 int main(void) {
     pthread_t threads[THREADS];
     pthread_attr_t small;
-    CHECK(pthread_attr_init(&small) == 0 && pthread_attr_setstacksize(&small, 64 << 10) == 0);
+    CHECK(pthread_attr_init(&small) == 0 && pthread_attr_setstacksize(&small, 128 << 10) == 0);
     CHECK(ring_open(&ring, 8, 0) == 0);
     for (int i = 0; i < THREADS; i++)
         CHECK(pthread_create(&threads[i], &small, wait_for_one, 0) == 0);

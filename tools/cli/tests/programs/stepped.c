@@ -2,7 +2,9 @@
  * Their handlers run on the process's stack or on an alternate one. Each handler must run once, during the call or right after it, and never while the thread
  * is inside the engine, whose locks it may hold. The call must return its result, and must not change any other register. */
 #include "ring.h"
+#include <elf.h>
 #include <sys/ptrace.h>
+#include <sys/uio.h>
 #include <sys/user.h>
 #include <sys/wait.h>
 #include <ucontext.h>
@@ -21,37 +23,11 @@ static struct shared {
     volatile int changed;
 } *shared;
 
-/* The values of the registers before the call and after it: r8, r9, r12 to r15, rbx, rbp, rdi, rsi, rdx, r10, rsp, the flags, xmm0 to xmm15. */
-enum { GENERAL = 14, FLAGS = 13, VECTORS = 16, ARITHMETIC = 0x8d5 };
-struct registers {
-    unsigned long general[GENERAL], vectors[VECTORS][2];
-} wanted, found;
-
-/* Calls io_uring_enter(fd, 1, 0, 0). Sets r8, r9, r12 to r15, rbx, rbp and the vectors from `wanted`, and stores the other registers there. */
-long enter_with(long fd);
-__asm__(".pushsection .text\n"
-        ".globl enter_with\n.type enter_with,@function\n"
-        "enter_with:\n"
-        ".irp register, rbx, rbp, r12, r13, r14, r15\n\tpush %\\register\n.endr\n"
-        "lea wanted(%rip), %rcx\n"
-        ".irp index, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15\n"
-        "movups 112 + 16 * \\index(%rcx), %xmm\\index\n.endr\n"
-        "mov (%rcx), %r8\n mov 8(%rcx), %r9\n mov 16(%rcx), %r12\n mov 24(%rcx), %r13\n mov 32(%rcx), %r14\n"
-        "mov 40(%rcx), %r15\n mov 48(%rcx), %rbx\n mov 56(%rcx), %rbp\n"
-        "mov $1, %esi\n xor %edx, %edx\n xor %r10d, %r10d\n"
-        "mov %rdi, 64(%rcx)\n mov %rsi, 72(%rcx)\n mov %rdx, 80(%rcx)\n mov %r10, 88(%rcx)\n mov %rsp, 96(%rcx)\n"
-        /* Sets the overflow, sign, adjust and carry flags. */
-        "mov $0x7fffffff, %eax\n add $1, %eax\n stc\n"
-        "pushf\n pop 104(%rcx)\n"
-        "mov $426, %eax\n syscall\n"
-        "lea found(%rip), %rcx\n"
-        "mov %r8, (%rcx)\n mov %r9, 8(%rcx)\n mov %r12, 16(%rcx)\n mov %r13, 24(%rcx)\n mov %r14, 32(%rcx)\n"
-        "mov %r15, 40(%rcx)\n mov %rbx, 48(%rcx)\n mov %rbp, 56(%rcx)\n mov %rdi, 64(%rcx)\n mov %rsi, 72(%rcx)\n"
-        "mov %rdx, 80(%rcx)\n mov %r10, 88(%rcx)\n mov %rsp, 96(%rcx)\n pushf\n pop 104(%rcx)\n"
-        ".irp index, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15\n"
-        "movups %xmm\\index, 112 + 16 * \\index(%rcx)\n.endr\n"
-        ".irp register, r15, r14, r13, r12, rbp, rbx\n\tpop %\\register\n.endr\n"
-        "ret\n.size enter_with, . - enter_with\n.popsection");
+#if defined(__x86_64__)
+#include "arch/stepped-x86_64.h"
+#else
+#include "arch/stepped-aarch64.h"
+#endif
 
 /* Makes the call, and compares the registers after it with those before. */
 static long enter_and_compare(int fd) {
@@ -74,7 +50,7 @@ static int may_be_interrupted(unsigned long at) {
 
 static void handle(int signal, siginfo_t *info, void *context) {
     (void)info;
-    unsigned long at = ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
+    unsigned long at = INTERRUPTED((ucontext_t *)context);
     if (shared->is_inside && !may_be_interrupted(at))
         shared->bad = at;
     shared->handled[signal == SIGUSR2]++;
@@ -95,12 +71,12 @@ static void run(int flags) {
         entry->flags = 0;
         if (i >= CALLS_BEFORE) {
             shared->phase = 1;
-            __asm__ volatile("int3");
+            STOP();
         }
         long taken = enter_and_compare(ring.fd);
         if (i >= CALLS_BEFORE) {
             shared->phase = 2;
-            __asm__ volatile("int3");
+            STOP();
         }
         CHECK(taken == 1 && ring_peek(&ring) && ring_peek(&ring)->user_data == (uint64_t)i);
         ring_seen(&ring);
@@ -109,6 +85,12 @@ static void run(int flags) {
 
 static pid_t child;
 static struct user_regs_struct registers;
+
+static struct iovec place_of_registers = {&registers, sizeof registers};
+
+static void read_registers(void) { CHECK(ptrace(PTRACE_GETREGSET, child, NT_PRSTATUS, &place_of_registers) == 0); }
+
+static void write_registers(void) { CHECK(ptrace(PTRACE_SETREGSET, child, NT_PRSTATUS, &place_of_registers) == 0); }
 
 /* Continues the child with a signal, until it stops; returns the signal of the stop. */
 static int go_on(int how, int signal) {
@@ -119,8 +101,27 @@ static int go_on(int how, int signal) {
         fflush(stdout);
         _exit(98);
     }
-    CHECK(ptrace(PTRACE_GETREGS, child, 0, &registers) == 0);
+    read_registers();
+    if (WSTOPSIG(status) == SIGTRAP)
+        pass_stop(child, &registers);
     return WSTOPSIG(status);
+}
+
+/* Lets the child execute an instruction, or several that must not be interrupted; a signal comes before them. Returns the signal of the stop. */
+static int step(int signal) {
+    unsigned long ends[17];
+    long words[17];
+    int count = signal ? 0 : as_one(child, registers.INSTRUCTION, ends);
+    if (count == 0)
+        return go_on(PTRACE_SINGLESTEP, signal);
+    for (int i = 0; i < count; i++) {
+        words[i] = ptrace(PTRACE_PEEKTEXT, child, ends[i], 0);
+        CHECK(ptrace(PTRACE_POKETEXT, child, ends[i], WITH_BREAKPOINT(words[i])) == 0);
+    }
+    int stop = go_on(PTRACE_CONT, 0);
+    while (count--)
+        CHECK(ptrace(PTRACE_POKETEXT, child, ends[count], words[count]) == 0);
+    return stop;
 }
 
 /* Continues the child up to the next SIGTRAP, and delivers the signals that stop it before. */
@@ -132,7 +133,7 @@ static void go_on_to_trap(int signal) {
 static unsigned long *places, first_stack;
 static long count;
 
-static int is_off_stack(void) { return labs((long)(registers.rsp - first_stack)) > 1 << 16; }
+static int is_off_stack(void) { return labs((long)(registers.STACK - first_stack)) > 1 << 16; }
 
 /* Lets the child run to an instruction of the next call: up to a breakpoint at the last instruction before it that a call executes only once, then step by
  * step. Returns true if the child has arrived there. */
@@ -147,16 +148,16 @@ static int come_to(long point) {
     }
     if (from > 0) {
         long word = ptrace(PTRACE_PEEKTEXT, child, places[from], 0);
-        CHECK(ptrace(PTRACE_POKETEXT, child, places[from], (word & ~0xffl) | 0xcc) == 0);
+        CHECK(ptrace(PTRACE_POKETEXT, child, places[from], WITH_BREAKPOINT(word)) == 0);
         go_on_to_trap(0);
         CHECK(ptrace(PTRACE_POKETEXT, child, places[from], word) == 0);
-        if (registers.rip != places[from] + 1)
+        if (registers.INSTRUCTION != places[from] + BREAKPOINT)
             return 0;
-        registers.rip--;
-        CHECK(ptrace(PTRACE_SETREGS, child, 0, &registers) == 0);
+        registers.INSTRUCTION -= BREAKPOINT;
+        write_registers();
     }
     for (; from < point; from++)
-        if (go_on(PTRACE_SINGLESTEP, 0) != SIGTRAP || shared->phase != 1)
+        if (step(0) != SIGTRAP || shared->phase != 1)
             return 0;
     return 1;
 }
@@ -174,11 +175,11 @@ static int send(long point, int signals, int later) {
                 CHECK(syscall(SYS_tgkill, child, child, SIGUSR2) == 0);
             go_on_to_trap(first);
         } else {
-            go_on(PTRACE_SINGLESTEP, first);
-            shared->handler = registers.rip;
+            step(first);
+            shared->handler = registers.INSTRUCTION;
             int signal = SIGTRAP;
             for (int i = 0; i < later && signal == SIGTRAP && shared->phase == 1; i++)
-                signal = go_on(PTRACE_SINGLESTEP, 0);
+                signal = step(0);
             /* If the child has stopped for another signal, that one is delivered, too. */
             CHECK(syscall(SYS_tgkill, child, child, SIGUSR2) == 0);
             if (!(signal == SIGTRAP && shared->phase == 2))
@@ -213,24 +214,24 @@ static void step_through(const char *name, int signal, int flags) {
     int status;
     CHECK(waitpid(child, &status, 0) == child && WIFSTOPPED(status));
     CHECK(ptrace(PTRACE_SETOPTIONS, child, 0, PTRACE_O_EXITKILL) == 0);
-    CHECK(ptrace(PTRACE_GETREGS, child, 0, &registers) == 0);
-    first_stack = registers.rsp;
+    read_registers();
+    first_stack = registers.STACK;
     for (count = 0; shared->phase == 1 && count < MOST; count++) {
-        places[count] = registers.rip;
-        go_on(PTRACE_SINGLESTEP, 0);
+        places[count] = registers.INSTRUCTION;
+        step(0);
     }
     /* The last recorded instructions are the program's own, between the end of the call and the change of the phase. */
     while (shared->phase != 1)
         go_on_to_trap(0);
     long tried = 0, came = 0, most = atol(getenv("STEPPED_POINTS") ? getenv("STEPPED_POINTS") : "200");
-    long stride = count / most + 1;
+    long stride = count / most + 1, near = atol(getenv("STEPPED_NEAR") ? getenv("STEPPED_NEAR") : "1");
     for (long point = 0; point < count - 1; point++) {
         int is_near_end = point < 150 || point > count - 250;
-        if (!is_near_end && point % stride)
+        if (point % (is_near_end ? near : stride))
             continue;
         for (int signals = 1; signals <= 2; signals++)
             tried++, came += send(point, signals, -1);
-        if (point % (is_near_end ? 15 : stride * 40) == 0)
+        if (point % (is_near_end ? near * 15 : stride * 40) == 0)
             for (int later = 0; later < FIRST_OF_HANDLER; later++)
                 tried++, came += send(point, 2, later);
     }
