@@ -47,8 +47,8 @@ impl Kind {
     pub const TCP: Kind = Kind(1 << 10);
     /// A connected stream socket that sends the bytes of many requests in one call.
     pub const STREAM_TRAINS: Kind = Kind(1 << 12);
-    /// No socket, or `SO_LINGER` is off: closing the socket, or a connection accepted from it, does not wait. If the program sets the
-    /// option unobserved, the close waits in its submission, as in the kernel.
+    /// `SO_LINGER` is off: closing the socket, or a connection accepted from it, does not wait. If the program sets the option unobserved,
+    /// the close waits in its submission, as in the kernel.
     pub const NO_LINGER: Kind = Kind(1 << 13);
     /// The file system has no non-blocking reads, but `POSIX_FADV_WILLNEED` begins a read.
     pub const ADVISED: Kind = Kind(1 << 14);

@@ -199,8 +199,7 @@ fn issue_open(cx: &mut Attempt<'_>) -> Outcome {
         && let Ok(fd) = open.open_cached(directory)
     {
         let status = open.may_wait().then(|| open.status());
-        let installed = cx.ring.install_fresh(fd, status, slot);
-        return installed.inspect(|_| kinds::add(fd, kinds::Kind::NO_LINGER)).into();
+        return cx.ring.install_fresh(fd, status, slot).into();
     }
     outcome
 }
@@ -357,10 +356,7 @@ fn opened(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
     let request = cx.request();
     let slot = request.sqe.file_index;
     match result {
-        Ok(fd) if slot != 0 => {
-            kinds::add(fd as Fd, kinds::Kind::NO_LINGER);
-            cx.ring.install_file(fd as Fd, slot).into()
-        }
+        Ok(fd) if slot != 0 => cx.ring.install_file(fd as Fd, slot).into(),
         Ok(fd) => {
             notes::renew(fd as Fd);
             Outcome::Complete(fd as i32)
