@@ -72,7 +72,7 @@ impl Core {
     fn insert_prepared(&mut self, index: u32, first: u64) -> Option<RequestId> {
         self.list_announced();
         let id = self.insert_request(index).ok()?;
-        if self[id].sqe.first_word() == first && self.initialise(id).is_ok() {
+        if self[id].sqe.first_word() == first && self.initialise_alone(id).is_ok() {
             return Some(id);
         }
         self.requests_mut().remove(id);

@@ -202,9 +202,8 @@ impl Core {
     }
 
     /// Makes the checks that all operations share, then the operation's own.
-    #[inline(always)]
-    pub(super) fn initialise(&mut self, id: RequestId) -> Result<(), Errno> {
-        let Request { op, sqe: Sqe { flags, ioprio, personality, .. }, .. } = self[id];
+    fn initialise(&mut self, id: RequestId) -> Result<(), Errno> {
+        let Request { op, sqe: Sqe { flags, .. }, .. } = self[id];
         if op.is_unknown() {
             return Err(Errno::EINVAL);
         }
@@ -220,10 +219,17 @@ impl Core {
         if self.order().drain.is_active() {
             self[id].flags.set(Flags::THREADED);
         }
-        if ioprio != 0 && !op.caps.has(Caps::IOPRIO) {
+        if self.is(IORING_SETUP_IOPOLL) && !op.caps.has(Caps::IOPOLL) {
             return Err(Errno::EINVAL);
         }
-        if self.is(IORING_SETUP_IOPOLL) && !op.caps.has(Caps::IOPOLL) {
+        self.initialise_alone(id)
+    }
+
+    /// Makes the checks that depend on the request alone, and on nothing that holds for the whole ring.
+    #[inline(always)]
+    pub(super) fn initialise_alone(&mut self, id: RequestId) -> Result<(), Errno> {
+        let Request { op, sqe: Sqe { ioprio, personality, .. }, .. } = self[id];
+        if ioprio != 0 && !op.caps.has(Caps::IOPRIO) {
             return Err(Errno::EINVAL);
         }
         if personality != 0 {
@@ -235,11 +241,13 @@ impl Core {
     /// Makes the operation's own checks.
     #[inline(always)]
     pub(super) fn prep(&mut self, id: RequestId) -> Result<(), Errno> {
-        let op = self[id].op;
-        let prepared = version::admit(&mut self[id].sqe).and_then(|()| match op.refuses(&self[id].sqe) {
-            true => Err(Errno::EINVAL),
-            false => (self.row_of(op).prep)(&mut self.attempt(id)),
-        });
+        let Request { op, sqe, .. } = &mut self[id];
+        let op = *op;
+        let prepared = match version::admit(sqe) {
+            Ok(()) if op.refuses(sqe) => Err(Errno::EINVAL),
+            Ok(()) => (self.row_of(op).prep)(&mut self.attempt(id)),
+            refused => refused,
+        };
         prepared.inspect_err(|errno| coverage::seen(op.code, errno.negated()))
     }
 
@@ -347,7 +355,7 @@ impl Core {
     /// Issues a request whose credentials the calling thread has.
     #[inline(always)]
     fn issue_here(&mut self, id: RequestId) {
-        let op = self[id].op;
+        let Request { op, flags, .. } = self[id];
         if op.caps.has(Caps::FILE) {
             if let Err(errno) = self.file(id) {
                 return self.complete(id, errno.negated());
@@ -359,7 +367,7 @@ impl Core {
                 return self.complete(id, Errno::EOPNOTSUPP.negated());
             }
         }
-        let prepared = if self[id].flags.has(Flags::UNPREPARED.with(Flags::UNTRIED)) {
+        let prepared = if flags.has(Flags::UNPREPARED.with(Flags::UNTRIED)) {
             self.before_first_attempt(id)
         } else {
             Ok(())
@@ -383,7 +391,7 @@ impl Core {
     pub fn settle(&mut self, id: RequestId, outcome: Outcome) {
         match outcome {
             Outcome::Complete(result @ 0..) => self.complete(id, result),
-            Outcome::Block if !self[id].flags.has(Flags::CANCELED) => self.block(id, false),
+            Outcome::Block => self.block(id, false),
             outcome => self.settle_other(id, outcome),
         }
     }
@@ -426,14 +434,9 @@ impl Core {
                 self[id].flags.set(Flags::WOKEN);
                 self.make_ready_again(id);
             }
-            // The request was cancelled during the attempt.
-            Outcome::Block | Outcome::BlockForLong if self[id].flags.has(Flags::CANCELED) => {
-                self.complete(id, Errno::ECANCELED.negated());
-            }
-            Outcome::Block => self.block(id, false),
             Outcome::Control => self.control(id),
             Outcome::InFlight => self.keep_in_flight(id),
-            Outcome::BlockForLong => self.block(id, true),
+            Outcome::Block | Outcome::BlockForLong => self.block(id, outcome == Outcome::BlockForLong),
         }
     }
 
@@ -459,10 +462,13 @@ impl Core {
         }
     }
 
-    /// Queues the request's blocking attempt as work.
+    /// Queues the request's blocking attempt as work, unless the request was cancelled during the attempt before.
     pub fn block(&mut self, id: RequestId, long: bool) {
         debug_assert!(self.row(id).block.is_some(), "only operations that can block do");
         let request = &mut self[id];
+        if request.flags.has(Flags::CANCELED) {
+            return self.complete(id, Errno::ECANCELED.negated());
+        }
         request.phase = Phase::Working;
         if long {
             request.flags.set(Flags::LONG);
@@ -522,9 +528,7 @@ impl Core {
             self.issue(id);
         }
     }
-}
 
-impl Core {
     /// Corrects the error of an attempt, since the kernel checks the descriptor first: `EBADF` if it
     /// is closed, or the error of a file that is no socket but must be.
     #[cold]
@@ -573,7 +577,7 @@ impl Lent {
 /// the request names.
 impl Core {
     /// True if the calling thread's credentials differ from those that this request needs.
-    #[inline]
+    #[inline(always)]
     fn is_foreign(&self, id: RequestId) -> bool {
         let whose = self[id].whose;
         (whose != Whose::Common || credentials::matter()) && self.is_foreign_now(id, whose)
