@@ -14,8 +14,8 @@ use linux_raw_sys::general::{
 use linux_raw_sys::io_uring::{IORING_FIXED_FD_NO_CLOEXEC, io_uring_rsrc_update2};
 
 use crate::abi::{Errno, names};
-use crate::assets::kinds;
 use crate::assets::notes::{self, Interested};
+use crate::assets::{kinds, mounts};
 use crate::feature::files::ALLOCATE;
 use crate::feature::restrictions::filters;
 use crate::observe::chaos;
@@ -178,7 +178,7 @@ fn prep_open(cx: &mut Attempt<'_>, how: open_how, strict: bool) -> Result<(), Er
     let creates = u64::from(O_TRUNC | O_CREAT | (O_TMPFILE & !O_DIRECTORY));
     let patient = how.flags & creates != 0 || request.flags.has(Flags::ASYNC);
     let in_slot = request.sqe.file_index != 0;
-    request.data = OpData::Open(Open { path, how, strict, patient, in_slot });
+    request.keep(OpData::Open(Open { path, how, strict, patient, in_slot }));
     Ok(())
 }
 
@@ -187,7 +187,7 @@ fn issue_open(cx: &mut Attempt<'_>) -> Outcome {
     let OpData::Open(open) = &request.data else { return Outcome::Block };
     let (directory, slot) = (request.sqe.fd, request.sqe.file_index);
     // If only caches may be used, no file system is waited for.
-    let outcome = if open.how.resolve & RESOLVE_CACHED == 0 {
+    let outcome = if mounts::are_any_far() && open.how.resolve & RESOLVE_CACHED == 0 {
         paths::issue_at(&[(directory, &open.path)])
     } else {
         Outcome::Block

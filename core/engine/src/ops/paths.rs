@@ -134,7 +134,7 @@ fn check(cx: &Attempt<'_>) -> Result<(), Errno> {
 fn prep_one(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     check(cx)?;
     let path = cx.read_path(cx.sqe.addr, false)?;
-    cx.data = OpData::Path(path);
+    cx.keep(OpData::Path(path));
     Ok(())
 }
 
@@ -143,7 +143,7 @@ fn prep_two(cx: &mut Attempt<'_>, may_be_empty: bool) -> Result<(), Errno> {
     let sqe = cx.sqe;
     let first = cx.read_path(sqe.addr, may_be_empty)?;
     let second = cx.read_path(sqe.off, false)?;
-    cx.data = OpData::TwoPaths(first, second);
+    cx.keep(OpData::TwoPaths(first, second));
     Ok(())
 }
 
@@ -160,15 +160,17 @@ fn prep_statx(cx: &mut Attempt<'_>) -> Result<(), Errno> {
     let may_be_empty = cx.sqe.op_flags & AT_EMPTY_PATH != 0;
     let path = cx.read_path(cx.sqe.addr, may_be_empty)?;
     user::announce(cx.sqe.off);
-    cx.data = OpData::Path(path);
+    cx.keep(OpData::Path(path));
     Ok(())
 }
 
 /// Leaves the attempt to another thread than the submitter if a file system may take very long to answer.
 fn issue(cx: &mut Attempt<'_>) -> Outcome {
-    if !mounts::are_any_far() {
-        return Outcome::Block;
-    }
+    if mounts::are_any_far() { issue_beside_far(cx) } else { Outcome::Block }
+}
+
+#[cold]
+fn issue_beside_far(cx: &Attempt<'_>) -> Outcome {
     let request = cx.request();
     let (first, second) = (request.sqe.fd, request.sqe.len as i32);
     match &request.data {

@@ -228,7 +228,7 @@ fn import_vectors(cx: &mut Attempt<'_>, fixed: bool) -> Result<(), Errno> {
         vector.length = check_vector(*vector, room, fixed)?;
         room -= vector.length;
     }
-    cx.data = OpData::Vectors(vectors.into_boxed_slice());
+    cx.keep(OpData::Vectors(vectors.into_boxed_slice()));
     Ok(())
 }
 

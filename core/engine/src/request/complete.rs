@@ -50,28 +50,28 @@ impl Core {
             request.cqe_flags |= IORING_CQE_F_MORE;
         }
         let cqe = request.cqe(result);
+        let linked = request.link.is_some() || request.partner.is_some();
+        let owes_more = holds || linked || request.flags.has(Flags::NOTIFIES);
         if !request.flags.has(UNUSUAL) {
             self.post(cqe);
         } else if !self.post_unusual(id, cqe) {
             return;
         }
-        self.end_request(id, holds);
+        self.end_request(id, owes_more);
     }
 
-    /// Ends a request whose CQE is posted: releases its file, continues its chain and posts its notification.
+    /// Ends a request whose CQE is posted. If it `owes_more`, it releases its file, continues its chain and posts its notification.
     #[inline(always)]
-    fn end_request(&mut self, id: RequestId, holds: bool) {
-        let request = &self[id];
-        let linked = request.link.is_some() || request.partner.is_some();
-        let notifies = request.flags.has(Flags::NOTIFIES);
-        if holds {
+    fn end_request(&mut self, id: RequestId, owes_more: bool) {
+        if owes_more {
+            let notifies = self[id].flags.has(Flags::NOTIFIES);
             self.release_file(id);
-        }
-        if linked {
-            self.end_link(id);
-        }
-        if notifies {
-            self.announce(id);
+            if self[id].link.is_some() || self[id].partner.is_some() {
+                self.end_link(id);
+            }
+            if notifies {
+                self.announce(id);
+            }
         }
         self.requests_mut().remove(id);
         if !self.order().drain.holds_nothing() {

@@ -129,6 +129,13 @@ impl Request {
         Cqe { user_data: self.sqe.user_data, res, flags: self.cqe_flags, big: self.big_cqe }
     }
 
+    /// Keeps the operation's data, in a request that has none: nothing is dropped.
+    #[inline(always)]
+    pub fn keep(&mut self, data: OpData) {
+        debug_assert!(matches!(self.data, OpData::None), "no data is lost");
+        core::mem::forget(core::mem::replace(&mut self.data, data));
+    }
+
     /// True if the request holds a resource to release at its end: a file of the engine, or a buffer.
     fn holds(&self) -> bool {
         !matches!(self.file, FileHold::None | FileHold::Plain(_))

@@ -103,7 +103,7 @@ fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
         user::check_range(sqe.addr, u64::from(sqe.len))?;
     }
     let progress = start(request, 0);
-    request.data = OpData::Net(Data::Transfer(Transfer::of(&sqe, progress, None)));
+    request.keep(OpData::Net(Data::Transfer(Transfer::of(&sqe, progress, None))));
     Ok(())
 }
 
