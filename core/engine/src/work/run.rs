@@ -154,19 +154,9 @@ impl Core {
     /// Ends the request of finished work.
     pub(in crate::work) fn conclude(&mut self, work: &mut Work) {
         self.work_mut().ends(work);
-        match work.took_us {
-            Some(took_us) if work.is_fetched => {
-                let is_sync = self.requests().get(work.id).is_some_and(|request| request.op.is_sync());
-                let in_flight = &mut self.work_mut().in_flight;
-                if is_sync { in_flight.note_sync(took_us) } else { in_flight.note_time(took_us, os::ticks()) }
-            }
-            Some(took_us) => self.work_mut().note_write(took_us),
-            None => {}
-        }
         let Some(request) = self.requests_mut().get_mut(work.id) else { return };
         debug_assert!(request.phase == Phase::Working, "work is done once");
-        // Both are moved, and neither is dropped: the request has none.
-        core::mem::swap(&mut request.data, &mut work.data);
+        request.keep(core::mem::take(&mut work.data));
         request.phase = Phase::Prepared;
         let op = request.op;
         if !op.caps.has(Caps::AT_ONCE) {
@@ -174,6 +164,13 @@ impl Core {
         }
         if request.flags.has(Flags::TRACED) {
             self.trace_step(work.id, work.by, work.thread);
+        }
+        if let Some(took_us) = work.took_us {
+            match (work.is_fetched, op.is_sync()) {
+                (false, _) => self.work_mut().note_write(took_us),
+                (true, false) => self.work_mut().in_flight.note_time(took_us, os::ticks()),
+                (true, true) => self.work_mut().in_flight.note_sync(took_us),
+            }
         }
         let finish = self.row_of(op).finish;
         let mut outcome = finish(&mut self.attempt(work.id), work.result);

@@ -40,6 +40,9 @@ const LONG_US: u64 = 20_000;
 /// Microseconds for which a read may block a caller that also waits for sockets and the like.
 const LONG_AMONG_OTHERS_US: u64 = 500;
 
+/// Microseconds for which a sync may block the caller that submits it.
+const LONG_SYNC_US: u64 = 500;
+
 /// A caller whose wait ends within so many microseconds does not block in a read.
 const SOON_US: u64 = 100_000;
 
@@ -138,7 +141,7 @@ impl InFlight {
 
     /// Returns whether a caller may do a sync itself: if syncs are so quick that no signal handler waits for long.
     pub(super) fn lets_caller_sync(&mut self) -> bool {
-        let is_quick = self.sync_takes_us <= LONG_AMONG_OTHERS_US;
+        let is_quick = self.sync_takes_us <= LONG_SYNC_US;
         if !is_quick {
             self.sync_takes_us -= self.sync_takes_us.div_ceil(16);
         }
