@@ -149,7 +149,9 @@ impl Directories {
 
     /// Closes the descriptions of `of`, which is about to be closed.
     pub fn forget(&mut self, of: Fd) {
-        self.kept.retain(|kept| kept.of != of);
+        if !self.is_empty() {
+            self.kept.retain(|kept| kept.of != of);
+        }
     }
 
     /// Closes descriptions that were not used for `PATIENCE_TICKS`; called on each tick of the reactor.

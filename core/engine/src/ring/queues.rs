@@ -108,7 +108,9 @@ impl Core {
         if self.work.is_exposed() {
             self.work.hold_on(&mut self.requests, fd);
         }
-        self.keep_files_at_device(fd);
+        if !self.work.in_flight().is_empty() || self.aio.in_flight() > 0 {
+            self.keep_files_at_device(fd);
+        }
     }
 
     /// Returns the number of the ring's place if the ring defers: then ready requests wait for the program's call.

@@ -465,9 +465,6 @@ impl Core {
         let is_by = |&id: &RequestId| {
             self.requests().get(id).is_some_and(|request| request.file == FileHold::Plain(fd))
         };
-        if self.work().in_flight.ids().next().is_none() && self.aio().in_flight() == 0 {
-            return;
-        }
         let by_descriptor: Vec<RequestId> =
             self.work().in_flight.ids().chain(self.aio().ids()).filter(is_by).collect();
         for id in by_descriptor {

@@ -93,7 +93,7 @@ impl ZeroCopy {
     /// Forgets a descriptor that refers to another socket from now on, or to none. Requests that wait for the socket, in any ring,
     /// must get a descriptor of their own before [`Core::begin_search`] is called.
     pub fn forget_name(&mut self, fd: Fd) {
-        let known = self.sockets.remove(&fd);
+        let known = if self.sockets.is_empty() { None } else { self.sockets.remove(&fd) };
         if let Some((Standing::Channel(index) | Standing::Found(index), _)) = known {
             self.lose_name(index, fd);
         }

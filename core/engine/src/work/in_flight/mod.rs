@@ -89,6 +89,12 @@ impl InFlight {
         self.reads.iter().map(|read| read.id).chain(self.fetched.iter().copied())
     }
 
+    /// True if there is no read, whether or not a caller fetches it at the moment.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.reads.is_empty() && self.fetched.is_empty()
+    }
+
     /// True if there is a read that no caller fetches.
     #[inline]
     pub fn is_any(&self) -> bool {
