@@ -108,7 +108,8 @@ pub fn enter_changed(
     }
     if core.finish_without_wait(call, taken) {
         core.keep_submitter();
-        guard.end_call();
+        let owes_nothing = leave::owes_nothing(core);
+        guard.end_call(owes_nothing);
         return Ok(taken as usize);
     }
     let may_be_another = taken == 0
@@ -162,7 +163,7 @@ fn stay(mut guard: CoreGuard<'_>, call: &Enter, caller: &Caller, taken: u32) -> 
     if let Some(core) = live(&mut guard, serial) {
         if leave::owes_nothing(core) && !core.life().is_closing() {
             core.life_mut().go_out();
-            guard.end_call();
+            guard.end_call(true);
             return result;
         }
         leave::end_call(core);

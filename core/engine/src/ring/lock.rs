@@ -33,9 +33,7 @@ impl<'a> CoreGuard<'a> {
     pub fn ring(&self) -> &'a Ring {
         self.ring
     }
-}
 
-impl CoreGuard<'_> {
     #[inline]
     fn enter_page(&mut self) {
         // Relaxed: changes only under the lock, which this guard holds.
@@ -121,12 +119,12 @@ impl CoreGuard<'_> {
         self.exit = Exit::Drive;
     }
 
-    /// Ends the guard of a call. Most calls leave nothing behind: they take none of the steps of `drop`.
+    /// Ends the guard of a call. Most calls [owe nothing](leave::owes_nothing): they take none of the steps of `drop`.
     #[inline(always)]
-    pub fn end_call(mut self) {
-        if self.page.is_none()
+    pub fn end_call(mut self, owes_nothing: bool) {
+        if owes_nothing
+            && self.page.is_none()
             && let Some(core) = self.core.as_mut()
-            && leave::owes_nothing(core)
         {
             core.resources.files.settle();
             core.count_news();
