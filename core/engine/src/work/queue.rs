@@ -282,7 +282,8 @@ impl WorkQueue {
 
     /// Takes the light pieces at the front that a thread with the credentials `own` can do, as many as a caller does at once.
     pub(super) fn take_light(&mut self, own: Credentials) -> Batch {
-        let count = self.queued.iter().take(PIECES).take_while(|work| work.is_light_for(own)).count();
+        let (first, _) = self.queued.as_slices();
+        let count = first.iter().take(PIECES).take_while(|work| work.is_light_for(own)).count();
         Batch::held(self.take_first(count))
     }
 

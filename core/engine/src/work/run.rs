@@ -96,9 +96,7 @@ impl Work {
 
     /// Makes the work of a step that a thread with other credentials has to take.
     pub fn step(core: &mut Core, id: RequestId, step: Step) -> Work {
-        let mut work = Work::new(core, id, false);
-        work.step = Some(step);
-        work
+        Work { step: Some(step), ..Work::new(core, id, false) }
     }
 
     /// Returns the ring that the request belongs to.
@@ -138,14 +136,7 @@ impl Core {
     }
 
     /// Ends the requests of all finished work.
-    #[inline]
     pub fn run_finished(&mut self) {
-        if self.work().finished() > 0 {
-            self.conclude_finished();
-        }
-    }
-
-    fn conclude_finished(&mut self) {
         while let Some(mut work) = self.work_mut().next_finished() {
             self.conclude(&mut work);
         }
@@ -520,9 +511,7 @@ impl Core {
         }
         self.work_mut().keep_batch(batch);
     }
-}
 
-impl Core {
     /// Ends what a thread does for a request: by the operation's own means, or by a signal to the worker. Returns true if the operation has
     /// counted that as a cancellation.
     pub fn interrupt(&mut self, id: RequestId) -> bool {
@@ -533,9 +522,7 @@ impl Core {
         pool::interrupt(self.serial(), id);
         false
     }
-}
 
-impl Core {
     /// Forgets that a request will close its descriptor, if it is a CLOSE: the close begins now, or is given up.
     pub fn forget_closing(&mut self, id: RequestId) {
         let request = &mut self[id];
