@@ -1,5 +1,5 @@
-//! The image's own ways to do things for the engine and for the trap: there is no C library, and no thread-local storage that
-//! could be counted on.
+//! What the engine and the trap ask of the image. A static program may have no C library and no thread-local storage, so state of threads is found
+//! by the thread's number.
 
 use crate::{arch, patched};
 use anyring_engine::Host;
@@ -14,31 +14,31 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub struct Injected;
 
 static INJECTED: Injected = Injected;
-/// The front end that the trap asks.
+/// The front end that the trap calls.
 pub static FRONTEND: &dyn Frontend = &INJECTED;
-/// The host that the engine asks.
+/// The host that the engine calls.
 pub static HOST: &dyn Host = &INJECTED;
 
-/// The signals that were kept out of one thread, from when they came until it leaves the trap.
+/// The signals that wait until a thread leaves the trap.
 struct Note {
-    /// 0: free.
+    /// The thread's number; 0: the note is free.
     thread_id: AtomicU32,
     signals: AtomicU64,
 }
 
 static NOTES: [Note; 64] = [const { Note { thread_id: AtomicU32::new(0), signals: AtomicU64::new(0) } }; 64];
-/// How many are taken.
+/// Number of notes that are not free.
 static NOTED: AtomicU32 = AtomicU32::new(0);
 
-/// The signals of [`signals::OWN`] that the program wants blocked, by thread: a thread's number in the lower half, and its
-/// signals in the upper; 0: free. C libraries block all signals in every thread that starts or ends.
+/// The signals of [`signals::OWN`] that the program wants blocked in a thread: the thread's number in the lower half, its signals in the upper; 0: free.
+/// C libraries block all signals in every thread that starts or ends.
 static BLOCKED: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
-/// How many there are.
+/// Number of entries of [`BLOCKED`] that are not free.
 static BLOCKED_COUNT: AtomicU32 = AtomicU32::new(0);
 
 const _: () = assert!(signals::OWN < 1 << 32);
 
-/// The calling thread's place in [`BLOCKED`].
+/// Returns the calling thread's place in [`BLOCKED`].
 fn blocked() -> Option<&'static AtomicU64> {
     if BLOCKED_COUNT.load(Ordering::Relaxed) == 0 {
         return None;
@@ -47,12 +47,12 @@ fn blocked() -> Option<&'static AtomicU64> {
     BLOCKED.iter().find(|place| place.load(Ordering::Relaxed) as u32 == thread_id)
 }
 
-/// The calling thread's entry in [`BLOCKED`].
+/// Makes the calling thread's entry for [`BLOCKED`].
 fn entry(signals: u64) -> u64 {
     signals << 32 | u64::from(sys::thread_id())
 }
 
-/// Gives the calling thread a place, perhaps that of one that has ended. Where there is none, it is not noted.
+/// Gives the calling thread a place in [`BLOCKED`], perhaps that of a thread that has ended. If there is none, nothing is noted.
 fn enter_blocked(signals: u64) {
     let process = sys::process_id();
     // A child that shares this memory cannot tell whose threads live. Its own place is free when it has ended.
@@ -68,7 +68,7 @@ fn enter_blocked(signals: u64) {
     }
 }
 
-/// The calling thread's note.
+/// Returns the note of a thread.
 fn note(thread_id: u32) -> Option<&'static Note> {
     NOTES.iter().find(|note| note.thread_id.load(Ordering::Relaxed) == thread_id)
 }
@@ -94,7 +94,7 @@ impl Frontend for Injected {
             note.signals.store(signal, Ordering::Relaxed);
             NOTED.fetch_add(1, Ordering::Relaxed);
         }
-        // Where there is no room, the signal comes when the program unblocks it.
+        // If no note is free, the signal comes when the program unblocks it.
     }
 
     fn take_kept_out(&self) -> u64 {
@@ -164,14 +164,14 @@ impl Host for Injected {
     }
 
     fn thread_identity(&self) -> NonZeroUsize {
-        // What the thread pointer points to is the program's affair: it may be nothing, but C libraries, Go and Zig have one for each thread.
+        // The thread pointer may be 0, but C libraries, Go and Zig set a different one for each thread.
         NonZeroUsize::new(arch::thread_pointer())
             .or_else(|| NonZeroUsize::new(sys::thread_id() as usize))
             .unwrap_or(NonZeroUsize::MIN)
     }
 
     fn interrupt_signal(&self) -> Option<u32> {
-        // Its action is the trap's, which is there before the first ring.
+        // The trap sets the action of SIGSYS before the first ring.
         Some(linux_raw_sys::general::SIGSYS)
     }
 
@@ -184,7 +184,7 @@ impl Host for Injected {
     }
 
     fn finds_unseen_closes(&self) -> Option<fn() -> bool> {
-        // The tracer has looked at the code already. A filter of the program's may kill for a thread.
+        // The tracer has examined the code already. A filter of the program's may kill a process that starts a thread.
         (patched::sees_closes() && !log::is_filtered()).then_some(|| false)
     }
 

@@ -1,5 +1,4 @@
-//! Patched call sites of a static program, of which the tracer that patches them (`tools/cli/src/inject`) and the image that they enter
-//! (`frontends/inject`) have to agree.
+//! The data of patched call sites of a static program, which the tracer (`tools/cli/src/inject`) writes and the image (`frontends/inject`) reads.
 
 use crate::arch::{STUB_BYTES, WAITING};
 use crate::stub::CALLS;
@@ -12,31 +11,32 @@ use linux_raw_sys::general as raw;
 /// The data before the stubs.
 #[repr(C)]
 pub struct Block {
-    /// By the lower half of a call's number, one of the `ENTERS`; not before the image says so.
+    /// For the lower half of each call's number: [`PASSES`], [`ENTERS`] or [`ENTERS_BRIEFLY`]. All calls pass until the image changes that.
     pub table: [AtomicU8; 1 << 16],
-    /// Where stubs jump.
+    /// The address that stubs jump to.
     pub entry: usize,
-    /// How many sites jump to stubs.
+    /// Number of sites that jump to stubs.
     pub sites: u64,
-    /// Whether no site is known that does not.
+    /// 1 if all sites that are known jump to stubs, otherwise 0.
     pub has_all: u64,
-    /// Where the program goes on behind sites that make calls in the stub page; 0: none.
+    /// The addresses after the calls of those sites that make their calls in the stub page; 0: none.
     pub behind: [usize; CALLS],
 }
 
-/// The end of a stub: what the entry has to know of its site.
+/// The end of a stub: the data of its site for the entry.
 #[repr(C)]
 pub struct Record {
-    /// Where a call goes on that is not the engine's.
+    /// The address at which a call continues that the engine does not answer.
     pub back: usize,
-    /// Where a call goes on that the engine has answered.
+    /// The address at which a call continues that the engine has answered.
     pub next: usize,
-    /// The address behind the call, for whoever asks where it was made.
+    /// The address after the call, for traces.
     pub behind: usize,
-    /// Whether the site calls a function that makes a call in which a C library may cancel the thread: with a pointer to whether the thread is cancelled, the
-    /// number, and the arguments, as C passes them, but for the fourth (`rcx`), which is in `r10`. Otherwise they lie as for a system call.
+    /// 1 if the site calls a function of a C library that makes a call in which the library may end a cancelled thread. The function's arguments are a
+    /// pointer to the mark of cancellation, the number, and the call's arguments; on x86-64 the fourth of them all is in `r10`, not in `rcx`. 0 if the
+    /// arguments lie as for a system call.
     pub is_function: usize,
-    /// Where the call is made out of reach of the filter, and goes on behind the site ([`crate::stub::call_for`]); 0 if nowhere.
+    /// The address in the stub page at which the call is made without a trap ([`crate::stub::call_for`]); 0 if there is none.
     pub own: usize,
 }
 
@@ -45,34 +45,34 @@ impl Record {
     pub const BYTES: usize = size_of::<Self>();
 }
 
-/// In the table: the call goes on to the kernel.
+/// The value in the table for a call that continues to the kernel.
 pub const PASSES: u8 = 0;
-/// In the table: the call enters the engine, where it may sleep.
+/// The value in the table for a call that enters the engine, where it may sleep.
 pub const ENTERS: u8 = 1;
-/// In the table: the call enters the engine, and soon comes back.
+/// The value in the table for a call that enters the engine, and does not sleep there.
 pub const ENTERS_BRIEFLY: u8 = 2;
 
 impl Block {
     /// Bytes before the first stub: whole pages, for code is protected otherwise.
     pub const BYTES: usize = size_of::<Self>().next_multiple_of(STUB_BYTES);
-    /// Where the table lies, from the block's start.
+    /// The offset of the table.
     pub const TABLE: usize = offset_of!(Self, table);
-    /// Where the entry's address lies.
+    /// The offset of the entry's address.
     pub const ENTRY: usize = offset_of!(Self, entry);
-    /// Where the number of sites lies, and behind it whether they are all.
+    /// The offset of the number of sites; [`Self::has_all`] lies behind it.
     pub const SITES: usize = offset_of!(Self, sites);
-    /// Where [`Self::behind`] lies.
+    /// The offset of [`Self::behind`].
     pub const BEHIND: usize = offset_of!(Self, behind);
 }
 
 const _: () = assert!(offset_of!(Block, has_all) == Block::SITES + 8);
 
-/// When a call enters the engine.
+/// The time from which a call enters the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// From the program's beginning.
+    /// The program's beginning.
     Always,
-    /// From the first ring on.
+    /// The first ring.
     AmongRings,
 }
 
@@ -82,7 +82,7 @@ const OF_PROCESSES: &[u32] = &[raw::__NR_clone, raw::__NR_execve, raw::__NR_exec
 /// The calls that close or duplicate descriptors.
 const OF_DESCRIPTORS: &[u32] = &[raw::__NR_close, raw::__NR_close_range, raw::__NR_dup, raw::__NR_fcntl];
 
-/// How a call with this number is to enter the engine, and when; `None` where it is the kernel's.
+/// Returns the value of the table for a call with this number, and the time from which it holds; `None` if the call continues to the kernel.
 pub fn entering(number: u32) -> Option<(u8, When)> {
     match number {
         number if calls::is_ring_call(number as usize) => Some((ENTERS, When::Always)),
@@ -98,7 +98,7 @@ pub fn entering(number: u32) -> Option<(u8, When)> {
     }
 }
 
-/// Whether a call with this number is to enter the engine.
+/// True if a call with this number enters the engine.
 pub fn enters(number: u32) -> bool {
     entering(number).is_some()
 }

@@ -9,8 +9,8 @@ use anyring_runtime::{calls, descriptors as own, log, process, sys};
 use anyring_trap::{exec, fork, signals, sleep};
 use linux_raw_sys::general as raw;
 
-/// Answers the call that a slot holds. The result, and where the program goes on, are in the slot then: behind the call, or where that is the kernel's
-/// to answer, at it.
+/// Answers the call that a slot holds. Stores the result in the slot, and the address at which the program continues: after its call, or at its call
+/// if the kernel is to answer it.
 ///
 /// # Safety
 /// As for the call.
@@ -18,8 +18,8 @@ pub unsafe extern "C" fn enter(slot: &Slot) {
     fork::notice();
     let number = slot.number();
     let own = slot.record().own;
-    // A child with a stack of its own begins behind the call, so the program makes it; the filter would trap it at its place. One that its parent waits for
-    // needs what the trap does.
+    // A child with a stack of its own begins after the call, so the program makes the call itself, at a place where the filter does not trap it. A child
+    // that its parent waits for needs the steps of the trap.
     let is_beside = |flags| flags & u64::from(raw::CLONE_VFORK) == 0;
     if number == raw::__NR_clone3 as usize
         && own != 0
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn enter(slot: &Slot) {
     }
 }
 
-/// The answer to the call, if it is not the kernel's.
+/// Returns the result of the call, or `None` if the kernel is to answer it.
 ///
 /// # Safety
 /// As for the call.
@@ -42,7 +42,7 @@ unsafe fn answer(slot: &Slot, number: usize, a: [usize; 6]) -> Option<isize> {
     match number as u32 {
         // SAFETY: the caller's promise.
         _ if calls::is_ring_call(number) => Some(unsafe { ring_call(slot, number, a) }),
-        // What a filter of the program's own allows is not known: the trap makes the fewest calls.
+        // A filter of the program's may forbid other calls: the trap makes the fewest.
         raw::__NR_rt_sigaction | raw::__NR_rt_sigprocmask if log::is_filtered() && !calls::rings_exist() => {
             None
         }
@@ -54,11 +54,11 @@ unsafe fn answer(slot: &Slot, number: usize, a: [usize; 6]) -> Option<isize> {
             process::vforks();
             None
         }
-        // A slot that it does not give back, because it executes a program, would be missing in its parent, whose memory it has.
+        // A child of `vfork` that executes a program would never give its slot back, and the parent, whose memory it shares, would lack the slot.
         _ if process::is_child_of_vfork() => None,
         // SAFETY: the caller's promise.
         raw::__NR_execve | raw::__NR_execveat => unsafe { execute(slot, number, a) },
-        // What begins on another stack cannot return from here.
+        // A child on another stack could not return from here.
         raw::__NR_clone if a[0] as u32 & raw::CLONE_VM != 0 || a[1] != 0 => None,
         // SAFETY: the caller's promise: both processes return from here, each with a stack of its own.
         call if call == raw::__NR_clone || FORKS.contains(&call) => Some(unsafe { fork::perform(number, a) }),
@@ -67,7 +67,7 @@ unsafe fn answer(slot: &Slot, number: usize, a: [usize; 6]) -> Option<isize> {
     }
 }
 
-/// One of the three calls.
+/// Makes one of the three calls.
 ///
 /// # Safety
 /// As for the call.
@@ -82,8 +82,8 @@ unsafe fn ring_call(slot: &Slot, number: usize, a: [usize; 6]) -> isize {
     result
 }
 
-/// Executes another program. The new program gets the signal mask of the calling thread, so no signal may have been kept out meanwhile. If
-/// one was, the answer is `None`: the program makes the call itself, once it has had the signal.
+/// Executes another program. The new program inherits the signal mask of the calling thread, so no signal may wait for the thread. If one does, the
+/// result is `None`: the program makes the call itself, after the signal.
 ///
 /// # Safety
 /// As for the call.
@@ -95,7 +95,7 @@ unsafe fn execute(slot: &Slot, number: usize, a: [usize; 6]) -> Option<isize> {
     (!slot.interrupted.get()).then_some(result)
 }
 
-/// A call that closes, duplicates or waits for descriptors.
+/// Answers a call that closes, duplicates or waits for descriptors.
 ///
 /// # Safety
 /// As for the call.
@@ -103,7 +103,7 @@ unsafe fn among_rings(slot: &Slot, number: usize, a: [usize; 6]) -> Option<isize
     let fd = a[0] as i32;
     match number as u32 {
         raw::__NR_close | raw::__NR_fcntl if own::is_engines(fd) => return Some(own::NONE),
-        // They may sleep: the program makes the call, with its signals.
+        // A close may sleep: the program makes the call itself, with its own mask.
         raw::__NR_close => {
             descriptors::closing::<Patched>(fd);
             return None;
@@ -116,7 +116,7 @@ unsafe fn among_rings(slot: &Slot, number: usize, a: [usize; 6]) -> Option<isize
         // SAFETY: the caller's promise.
         return Some(unsafe { (row.call)(number, a) });
     }
-    // It is cancelled where the C library does that.
+    // The C library ends the thread in the call.
     if slot.is_cancelled() {
         return None;
     }
@@ -126,20 +126,19 @@ unsafe fn among_rings(slot: &Slot, number: usize, a: [usize; 6]) -> Option<isize
     unsafe { wait::answer::<Patched>(number, a, sleep) }
 }
 
-/// `rt_sigprocmask(2)`: the mask is in force when the thread has left.
+/// Answers an `rt_sigprocmask(2)`: the mask is in force when the thread has left the engine.
 fn change_mask(slot: &Slot, a: [usize; 6]) -> isize {
-    // Nothing is unblocked: of a thread that has just begun there is no note yet of what it wants blocked, and its mask alone keeps a signal
-    // that comes now.
+    // Nothing is unblocked: the mask of a thread that has just begun is the only record of what the program wants blocked there.
     let mask = sys::block_signals(sys::ASYNCHRONOUS);
     slot.interrupted.set(true);
-    // Otherwise a signal was kept out, and is blocked.
+    // Otherwise the slot has the program's mask already, because a signal waits and everything is blocked.
     if !slot.has_mask.get() || mask & signals::OF_TRAP != signals::OF_TRAP {
         slot.set_mask(mask);
     }
     signals::changed_inside(a, slot.mask.get(), |after| slot.set_mask(after))
 }
 
-/// The program's patched sites, whose threads are inside.
+/// The front end that the interposed functions' code asks: a call from a patched site has entered the engine already.
 struct Patched;
 
 impl anyring_interpose::Frontend for Patched {

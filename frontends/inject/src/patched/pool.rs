@@ -1,4 +1,5 @@
-//! The pool: stacks for the engine, each with what its thread left behind, found by where the thread's own stack lies.
+//! The pool: stacks for the engine, each with the state of the program that its thread has left. A thread looks for its slot by a hash of its
+//! own stack pointer, because there may be no thread-local storage.
 
 use crate::arch::site::{STACK_USED, Saved};
 use anyring_runtime::sys;
@@ -7,11 +8,11 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::general as raw;
 
-/// Bytes of a slot: [`Slot`], and a stack that grows down to it. The engine, the frame of a signal and what notes it need a third of that.
+/// Bytes of a slot: [`Slot`], and a stack that grows down to it. The engine, a signal's frame and its handler need a third of these.
 pub const BYTES: usize = 64 << 10;
-/// How many threads may be inside at the same time in calls that may sleep, a power of two; more of them trap.
+/// Number of slots for calls that may sleep, a power of two. A call that finds none free traps.
 pub const SLEEPING: usize = 128;
-/// How many slots there are for other calls, a power of two; more of them wait.
+/// Number of slots for other calls, a power of two. A call that finds none free waits.
 pub const BRIEF: usize = 32;
 const COUNT: usize = SLEEPING + BRIEF;
 /// Bytes of all slots.
@@ -19,36 +20,36 @@ pub const POOL_BYTES: usize = COUNT * BYTES;
 /// The exponent of [`BYTES`].
 pub const SHIFT: u32 = BYTES.trailing_zeros();
 
-/// The first slot, at a multiple of [`BYTES`]. 0: there is none.
+/// The address of the first slot, a multiple of [`BYTES`]; 0: there are no slots.
 pub static POOL: AtomicUsize = AtomicUsize::new(0);
 
-/// The state of the program that a thread inside left behind, and what has happened to the thread since. Only its own thread and that thread's handlers look at it, but
-/// for `taken`.
+/// The state of the program that a thread left when it entered the engine, and the signals that have arrived since. Except for `taken`, only this thread
+/// and its handlers access the slot.
 #[repr(C, align(64))]
 pub struct Slot {
-    /// Bit 0: a thread has the slot.
+    /// Bit 0: a thread holds the slot.
     pub taken: AtomicU64,
     /// The program's stack pointer.
     pub stack_pointer: Cell<usize>,
-    /// The stub's.
+    /// The record of the stub that the thread came from.
     record: Cell<*const Record>,
     /// The result of the call.
     pub result: Cell<isize>,
-    /// Where the program goes on.
+    /// The address at which the program continues.
     pub next: Cell<usize>,
-    /// Whether signals were kept out, or the thread's mask is to be set for another reason when it leaves.
+    /// True if signals wait until the thread leaves, or if its mask has to be set then for another reason.
     pub interrupted: Cell<bool>,
-    /// Whether the mask is another one than the thread has.
+    /// True if `mask` is in force from when the thread leaves; otherwise the thread keeps the mask that it has.
     pub has_mask: Cell<bool>,
-    /// The mask with which the thread is to leave then.
+    /// The mask with which the thread leaves, if `has_mask` is true.
     pub mask: Cell<u64>,
-    /// The signals that were kept out.
+    /// The signals that wait until the thread leaves.
     pub kept_out: Cell<u64>,
-    /// The mask with which those are taken that a wait with a mask of its own let through.
+    /// The mask with which signals are taken that only a wait's own mask let through.
     pub let_in: Cell<u64>,
     /// A time of zero.
     pub no_time: [u64; 2],
-    /// The registers that the program is to find again.
+    /// The registers that are restored when the thread leaves.
     pub saved: Saved,
 }
 
@@ -62,7 +63,7 @@ impl Slot {
 
     /// The site's record.
     pub fn record(&self) -> &'static Record {
-        // SAFETY: the stub's, which stays.
+        // SAFETY: the record of a stub, which stays mapped.
         unsafe { &*self.record.get() }
     }
 
@@ -75,7 +76,7 @@ impl Slot {
         }
     }
 
-    /// Whether the calling thread is to be cancelled, where a C library does that.
+    /// True if the calling thread has been cancelled, and the call is one in which its C library ends the thread then.
     pub fn is_cancelled(&self) -> bool {
         let [flag, ..] = self.saved.registers();
         // SAFETY: the first argument of such a function.
@@ -83,31 +84,31 @@ impl Slot {
             && unsafe { (*(flag as *const AtomicU32)).load(Ordering::Relaxed) != 0 }
     }
 
-    /// Where the program goes on behind the call, its stack, its frame and what its link register holds.
+    /// Returns the address after the program's call, and the program's stack pointer, frame pointer and link register.
     pub fn pointers(&self) -> [usize; 4] {
         let [frame, link] = self.saved.frame_and_link();
         [self.record().behind, self.stack_pointer.get() + STACK_USED, frame, link]
     }
 
-    /// Lets the program go on behind its call.
+    /// Has the program continue after its call, with this result.
     pub fn go_on_with(&self, result: isize) {
         self.result.set(result);
         self.next.set(self.record().next);
     }
 
-    /// Lets the program make its call at this address, with the registers that it had.
+    /// Has the program make its call itself, at this address and with the registers that it had.
     pub fn call_at(&self, address: usize) {
         self.result.set(self.saved.before_call());
         self.next.set(address);
     }
 
-    /// Lets the thread leave with this mask.
+    /// Sets the mask with which the thread leaves.
     pub fn set_mask(&self, mask: u64) {
         self.mask.set(mask);
         self.has_mask.set(true);
     }
 
-    /// Lets another thread have the slot.
+    /// Frees the slot for other threads.
     pub fn give_back(&self) {
         // Release pairs with the entry's locked instruction.
         self.taken.store(0, Ordering::Release);
@@ -129,7 +130,7 @@ pub mod offset {
     pub const SAVED: usize = offset_of!(Slot, saved);
 }
 
-/// Maps the pool; whether there was memory. Only slots that are used take any.
+/// Maps the pool; returns false if there is no memory. Only slots that are used take memory.
 pub fn map() -> bool {
     let flags = raw::MAP_NORESERVE | raw::MAP_STACK;
     // SAFETY: new memory, wherever the kernel likes.
@@ -139,16 +140,16 @@ pub fn map() -> bool {
     true
 }
 
-/// The slot on whose stack a stack pointer lies.
+/// Returns the slot on whose stack a stack pointer lies.
 pub fn slot_at(stack_pointer: usize) -> Option<&'static Slot> {
     let pool = POOL.load(Ordering::Relaxed);
     // An empty stack begins where the slot ends.
     let offset = stack_pointer.wrapping_sub(1).wrapping_sub(pool);
-    // SAFETY: mapped for good, and zeros are a slot.
+    // SAFETY: the pool stays mapped, and a slot of zeros is valid.
     (pool != 0 && offset < POOL_BYTES).then(|| unsafe { &*((pool + (offset & !(BYTES - 1))) as *const Slot) })
 }
 
-/// The process has forked and this is the child: no other thread has a slot.
+/// Frees the slots of other threads in a child of `fork`, which does not have these threads.
 pub fn forked() {
     let here = 0u8;
     let own = slot_at((&raw const here).addr());

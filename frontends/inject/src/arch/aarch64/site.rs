@@ -29,7 +29,7 @@ const _: () = assert!(
 /// The bytes of the program's stack that hold registers of it while the thread is inside: x16, x17, x14, x15, and what is left as it was.
 pub const STACK_USED: usize = 48;
 
-/// What a slot keeps of the program's registers, beside the stack pointer and those on the program's stack.
+/// The program's registers, except the stack pointer and those that the stub has saved on the program's stack.
 #[repr(C, align(16))]
 pub struct Saved {
     /// x0 to x13.
@@ -65,7 +65,7 @@ impl Saved {
         [self.frame.get(), self.link.get()]
     }
 
-    /// What the register of the result holds where the call is made: the first argument.
+    /// Returns the value that the result's register has before the call: the first argument.
     pub fn before_call(&self) -> isize {
         self.registers[0].get() as isize
     }

@@ -1,8 +1,8 @@
 //! The first instructions of handlers of the program.
 //!
-//! A handler on an alternate stack hides where the thread was: another signal that came before this handler has blocked it would find a stack pointer
-//! outside of the pool, and run its handler in a thread that is inside. So the first instructions find out whether the thread may be inside, or on its
-//! way in or out, and block signals then. They keep the context in a register in which the next handler finds it.
+//! A handler on an alternate stack hides that its thread is inside the engine: if another signal comes before the handler has blocked it, the stack pointer
+//! is outside the pool, and that signal's handler would run inside. So the first instructions find out whether the thread may be inside, or on its way in
+//! or out, and block signals then. They keep the context in a register in which the next handler finds it.
 
 use crate::patched::pool::{POOL, POOL_BYTES};
 use anyring_runtime::sys::ASYNCHRONOUS;
@@ -47,7 +47,7 @@ global_asm!(
     "8: mov rbx, rdx",
     "anyring_inject_front_keeps:",
     "mov rcx, rbx",
-    // The context in rcx, down to one that interrupted no handler here.
+    // rcx: the context; from a handler in this code to the one that it has interrupted.
     "2: mov rax, [rcx + {rip}]",
     "lea r8, [rip + anyring_inject_front_of_faults]",
     "cmp rax, r8",
@@ -130,7 +130,7 @@ pub fn address_for_faults() -> usize {
     anyring_inject_front_of_faults as *const () as usize
 }
 
-/// The context of a handler that is in the code here.
+/// Returns the context of a handler that was interrupted in this code.
 pub fn context_of(interrupted: &Context) -> Option<*mut Context> {
     let [start, keeps, end] =
         [anyring_inject_front_of_faults, anyring_inject_front_keeps, anyring_inject_front_end]

@@ -1,7 +1,8 @@
-//! Where stubs of patched sites jump: takes a slot, enters the engine on its stack, and goes on behind the site.
+//! The entry, to which stubs of patched sites jump: takes a slot, runs the engine on the slot's stack, and continues after the site.
 //!
-//! eax holds the number, rcx what the table says of it, r11 the stub's record. From `rol` on rcx holds, from its highest bits down: the number (32 bits),
-//! what the table says, how many slots were looked at in vain (8 bits each), and the flags as `lahf` and `seto` have them.
+//! At the beginning, eax holds the number, rcx the number's value in the table, and r11 the address of the stub's record. From `rol` on, rcx holds from its
+//! highest bits down: the number (32 bits), the value in the table and the count of slots that were found taken (8 bits each), and the flags as `lahf` and
+//! `seto` store them.
 
 use crate::patched::pool::{self, POOL, Slot, offset};
 use crate::patched::{enter, leave_interrupted};
@@ -31,7 +32,7 @@ const _: () = assert!(
 /// The bytes of the program's stack that hold registers of it while the thread is inside.
 pub const STACK_USED: usize = 0;
 
-/// What a slot keeps of the program's registers, beside the stack pointer.
+/// The program's registers, except the stack pointer.
 #[repr(C, align(16))]
 pub struct Saved {
     /// The number of the call, and the flags below it, as [the entry](self) has them in rcx.
@@ -74,7 +75,7 @@ impl Saved {
         [self.frame.get(), 0]
     }
 
-    /// What the register of the result holds where the call is made: the number.
+    /// Returns the value that the result's register has before the call: the number.
     pub fn before_call(&self) -> isize {
         self.number() as isize
     }
@@ -120,7 +121,8 @@ global_asm!(
     "cmp dword ptr [rip + {in_use}], 0",
     "jne 6f",
     "anyring_inject_claim:",
-    // Threads lie apart, and a thread comes by the same calls: it finds the slot that it had, whose memory is at hand.
+    // Stacks of threads are far from each other, and a thread makes its calls at similar depths: it finds the slot that it had, whose memory is in
+    // the cache.
     "mov rax, rsp",
     "shr rax, 14",
     "imul eax, eax, 0x9e3779b1",
@@ -195,7 +197,7 @@ global_asm!(
     "22: rol rcx, 16",
     "jmp anyring_inject_claim",
     "23: rol rcx, 16",
-    // Not the engine's: on to the `syscall`.
+    // No slot: the call continues at the `syscall`.
     "3: mov eax, ecx",
     "shr rcx, 32",
     "add al, 127",
@@ -214,7 +216,7 @@ global_asm!(
     "cmp qword ptr [rax + {address}], -1",
     "jne 9b",
     "jmp anyring_inject_claim",
-    // Signals were kept out.
+    // Signals wait for the thread.
     "4: mov rbx, rcx",
     "mov rdi, rcx",
     "call {leave_interrupted}",
@@ -290,7 +292,7 @@ fn range(first: unsafe extern "C" fn(), end: unsafe extern "C" fn()) -> Range<us
     first as *const () as usize..end as *const () as usize
 }
 
-/// A signal was kept out of a thread on a slot's stack. Where it has looked for signals already, it does so again.
+/// Has a thread on a slot's stack, for which a signal waits, look for signals again if it has already done so.
 pub fn look_again(interrupted: &mut Context) {
     let leaves = range(anyring_inject_leave, anyring_inject_left);
     if leaves.contains(&interrupted.instruction_pointer()) {
@@ -298,8 +300,8 @@ pub fn look_again(interrupted: &mut Context) {
     }
 }
 
-/// Finishes what a thread on the program's stack, on its way in or out, was about to do with a slot: a handler of the program comes now, and
-/// may jump away for ever.
+/// Finishes what a thread on the program's stack, on its way in or out, was about to do with a slot: a handler of the program is about to run,
+/// and may jump out.
 pub fn settle(interrupted: &mut Context) {
     let at = interrupted.instruction_pointer();
     if range(anyring_inject_claimed, anyring_inject_entered).contains(&at) {
@@ -315,13 +317,13 @@ pub fn settle(interrupted: &mut Context) {
     }
 }
 
-/// The slot that a register names in the entry's code.
+/// Returns the slot that a register of the entry's code points to.
 fn slot_in(interrupted: &Context, place: usize) -> &'static Slot {
-    // SAFETY: the caller has looked at which instruction the thread is; slots stay mapped.
+    // SAFETY: at this instruction, as the caller has checked, the register points to a slot; slots stay mapped.
     unsafe { &*(interrupted.register(place) as *const Slot) }
 }
 
-/// Gives back a slot that was just taken, and has the thread look for one anew.
+/// Frees a slot that was just taken, and has the thread look for one again.
 fn unclaim(interrupted: &mut Context) {
     const CARRY: usize = 1;
     let claimed = anyring_inject_claimed as *const () as usize;
@@ -335,7 +337,7 @@ fn unclaim(interrupted: &mut Context) {
     }
 }
 
-/// Lets the thread go on in the program, and gives back its slot.
+/// Has the thread continue in the program, and frees its slot.
 fn leave(slot: &Slot, interrupted: &mut Context) {
     const BY_LAHF: usize = 0xd5;
     const OVERFLOW: usize = 1 << 11;

@@ -8,7 +8,7 @@ const BETWEEN: usize = 32;
 /// How often the branches of the text are looked through: for those that lead to a call, for those that lead to these, and so on.
 const ROUNDS: usize = 3;
 
-/// What x8 holds on a way to an instruction.
+/// The value of x8 on a way to an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Given {
     Number(u32),
@@ -19,7 +19,7 @@ pub enum Given {
 struct Run {
     /// The index of the first one.
     from: usize,
-    /// What x8 holds there, if one comes from the instruction before.
+    /// The value of x8 there, on the way from the instruction before.
     given: Option<Given>,
 }
 
