@@ -1,4 +1,4 @@
-//! What the engine and the trap ask of the image. A static program may have no C library and no thread-local storage, so state of threads is found
+//! The functions of the image that the engine and the trap call. A static program may have no C library and no thread-local storage, so state of threads is found
 //! by the thread's number.
 
 use crate::{arch, patched};
