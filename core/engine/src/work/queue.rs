@@ -308,6 +308,7 @@ impl WorkQueue {
 
     /// Makes a batch of one piece that is counted as out already.
     pub(super) fn alone(&mut self, work: Work) -> Batch {
+        assert!(!work.is_exposed(), "work is done without the lock only with its file");
         let mut batch = self.batch.take().unwrap_or_default();
         batch.push_back(work);
         Batch::held(batch)

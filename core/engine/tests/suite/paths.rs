@@ -413,3 +413,43 @@ fn the_number_of_a_closed_file_can_be_used_before_its_completion_is_seen(mut rin
     close_number(number);
     by_user_data(cqes)
 }
+
+/// Paths of each length that the copy treats differently end before a hole, with their zero or without.
+#[both(4, 0)]
+fn paths_that_end_before_a_hole(mut ring: Ring) -> impl Answer {
+    let pages = pages_before_a_hole(2);
+    let mut status = [0u64; 32];
+    let mut results = |path: &[u8]| {
+        let (fd, addr) = (libc::AT_FDCWD, path.as_ptr() as u64);
+        let statx = Sqe { fd, addr, off: status.as_mut_ptr() as u64, len: 0x7ff, ..sqe(IORING_OP_STATX, 1) };
+        ring.run(&[statx])[0].res
+    };
+    let short = 1..=200;
+    let long = [255, 256, 257, 511, 512, 1000, 4030, 4031, 4032, 4093, 4094, 4095, 4096, 4097, 5000];
+    let lengths: Vec<usize> = short.chain(long).collect();
+    let with_zero = lengths.iter().map(|&length| {
+        let start = pages.len() - length - 1;
+        pages[start..].fill(b'/');
+        *pages.last_mut().unwrap() = 0;
+        results(&pages[start..])
+    });
+    let with_zero: Vec<i32> = with_zero.collect();
+    let without = lengths.iter().map(|&length| {
+        let start = pages.len() - length;
+        pages[start..].fill(b'/');
+        results(&pages[start..])
+    });
+    let without: Vec<i32> = without.collect();
+    // The byte before the zero has each of its bits.
+    let odd: Vec<i32> = [0x01, 0x80, 0x81, 0xff]
+        .into_iter()
+        .flat_map(|byte| (1..=70).map(move |length| (byte, length)))
+        .map(|(byte, length)| {
+            let start = pages.len() - length - 1;
+            pages[start..].fill(byte);
+            *pages.last_mut().unwrap() = 0;
+            results(&pages[start..])
+        })
+        .collect();
+    (with_zero, without, odd)
+}
