@@ -13,12 +13,8 @@ use crate::process::family;
 
 /// Number of processes with requests in flight for which a page has room.
 pub const OWNERS: usize = 32;
-/// Number of letters for which a page has room.
+/// Number of messages for which a page has room.
 pub const MAIL: usize = 32;
-/// Number of CQEs in transit for which a page has room.
-pub const TRANSIT: usize = 2048;
-/// The size of a page in bytes. Memory is only taken where it is used.
-const BYTES: usize = size_of::<Page>().next_multiple_of(4096);
 
 /// Set in the lock word while a thread sleeps for the lock.
 const CONTENDED: u32 = 1 << 31;
@@ -38,6 +34,7 @@ unsafe impl Sync for Page {}
 
 /// The state that the lock guards.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct State {
     /// The process that held the lock last; another process that takes the lock reads the ring's counts again.
     pub last: u32,
@@ -57,17 +54,17 @@ pub struct State {
     pub sq_thread: u32,
     /// 1 while the stand-in (the file polled in place of the ring's descriptor), if all processes share it, is readable.
     pub readable: u32,
-    /// Number of letters in [`State::mail`].
-    pub letters: u32,
+    /// Number of messages in [`State::mail`].
+    pub messages: u32,
     /// The next ID of a queue of zero-copy receives: the ID determines the queue's place in the ring's file.
     pub receive_queues: u32,
     /// Processes with requests in flight.
     pub owners: [Owner; OWNERS],
-    /// Letters between processes.
+    /// Messages between processes.
     pub mail: [Letter; MAIL],
-    /// CQEs that one process has for another to post.
-    pub transit: Transit,
 }
+
+const _: () = assert!(size_of::<Page>() <= 4096);
 
 /// A process with requests in flight.
 #[repr(C)]
@@ -79,13 +76,13 @@ pub struct Owner {
     pub requests: u32,
 }
 
-/// A letter from one process to others; [`crate::ring::shared::mail`] defines the kinds.
+/// A message from one process to others; [`crate::ring::shared::mail`] defines the kinds.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Letter {
     /// 0 for an empty place.
     pub kind: u32,
-    /// The process that sent the letter.
+    /// The process that sent the message.
     pub from: u32,
     pub user_data: u64,
     pub time_ns: u64,
@@ -100,77 +97,10 @@ pub struct Letter {
     pub found: u32,
 }
 
-/// A queue of CQEs that one process has for another to post.
-#[repr(C)]
-pub struct Transit {
-    /// The place of the first, modulo [`TRANSIT`].
-    first: u32,
-    count: u32,
-    /// 1 after a sender has waited for room in vain, until the first CQE is taken: other senders do not wait.
-    given_up: u32,
-    cqes: [InTransit; TRANSIT],
-}
-
-/// A CQE that one process has for another to post.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct InTransit {
-    /// The process that had it.
-    pub from: u32,
-    pub flags: u32,
-    pub user_data: u64,
-    pub big: [u64; 2],
-    pub res: i32,
-}
-
-impl Transit {
-    /// True if there is none.
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
-    /// True if there is no room for another one.
-    pub fn is_full(&self) -> bool {
-        self.count as usize >= TRANSIT
-    }
-
-    /// Puts a CQE behind the others. Returns false if there is no room.
-    pub fn push(&mut self, cqe: InTransit) -> bool {
-        if self.is_full() {
-            return false;
-        }
-        self.cqes[self.first.wrapping_add(self.count) as usize % TRANSIT] = cqe;
-        self.count += 1;
-        true
-    }
-
-    /// Returns the first CQE.
-    pub fn first(&self) -> Option<InTransit> {
-        (!self.is_empty()).then(|| self.cqes[self.first as usize % TRANSIT])
-    }
-
-    /// Removes the first CQE.
-    pub fn remove_first(&mut self) {
-        self.first = self.first.wrapping_add(1) % TRANSIT as u32;
-        self.count = self.count.min(TRANSIT as u32).saturating_sub(1);
-        self.given_up = 0;
-    }
-
-    /// Notes that a sender has waited for room in vain.
-    pub fn give_up(&mut self) {
-        self.given_up = 1;
-    }
-
-    /// True if a sender has waited for room in vain, and no CQE was taken since.
-    pub fn has_given_up(&self) -> bool {
-        self.given_up != 0
-    }
-}
-
 impl Page {
     /// Maps a fresh page of zeros that children inherit.
     pub fn create() -> Result<&'static Page, Errno> {
-        let page = os::map_for_children(BYTES)?.cast::<Page>();
+        let page = os::map_for_children(4096)?.cast::<Page>();
         // SAFETY: mapped until `destroy`; all zeros is a valid page with a free lock.
         Ok(unsafe { &*page })
     }
@@ -181,7 +111,7 @@ impl Page {
     /// No thread in this process may use the page any more.
     pub unsafe fn destroy(&'static self) {
         // SAFETY: mapped in `create` with this length, by this process or an ancestor.
-        unsafe { os::unmap(core::ptr::from_ref(self).cast_mut().cast(), BYTES) };
+        unsafe { os::unmap(core::ptr::from_ref(self).cast_mut().cast(), 4096) };
     }
 
     /// Returns the state.

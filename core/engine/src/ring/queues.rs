@@ -1,6 +1,6 @@
 //! The transitions between queues: from SQEs to requests, from requests to work or to the ready queue, from results to CQEs.
 
-use linux_raw_sys::io_uring::IORING_SQ_CQ_OVERFLOW;
+use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_SQ_CQ_OVERFLOW};
 
 use crate::abi::Errno;
 use crate::assets::directories::Description;
@@ -139,6 +139,23 @@ impl Core {
         }
     }
 
+    /// Receives a completion from another ring or process. A ring that defers posts it when its thread fetches, unless that thread polls a
+    /// device, as in the kernel.
+    ///
+    /// # Errors
+    /// `EOVERFLOW` if it cannot be passed on to the process of that thread.
+    pub fn receive(&mut self, cqe: Cqe) -> Result<(), Errno> {
+        if self.defers() && !self.is(IORING_SETUP_IOPOLL) {
+            if !self.forward(&cqe)? {
+                self.queues.cq.hold_back(cqe);
+            }
+            self.notify_deferred();
+        } else {
+            self.beside_batch(|core| core.post_unrequested(cqe));
+        }
+        Ok(())
+    }
+
     /// Posts the completions that were held back.
     pub(in crate::ring) fn post_messages(&mut self) {
         while let Some(cqe) = self.queues.cq.next_message() {
@@ -179,9 +196,7 @@ impl Core {
 
     /// Clears the flag that tells the program of kept CQEs, if no process keeps any.
     pub(super) fn overflow_may_be_over(&self) {
-        // On a ring that defers, messages are in transit.
-        let kept_in_transit = || !self.defers() && self.shared.has_in_transit();
-        if self.queues.cq.kept() == 0 && !self.shared.overflows_elsewhere() && !kept_in_transit() {
+        if self.queues.cq.kept() == 0 && !self.shared.overflows_elsewhere() && !self.shared.kept_in_mail() {
             self.queues.memory.change_sq_flags(0, IORING_SQ_CQ_OVERFLOW);
         }
     }

@@ -1,7 +1,5 @@
 //! Rings made before `fork` and used after it, by parent and child.
 
-use std::ops::Range;
-
 use crate::common::prelude::*;
 
 fn nop(user_data: u64) -> Sqe {
@@ -541,115 +539,30 @@ fn messages_to_a_parent_outlive_the_child(mut ring: Ring) -> impl Answer {
     (ended(pid), wait_for(&mut ring, ALL as usize))
 }
 
-/// Sends messages 0, 1, ... of a ring of the calling process to `target`; returns whether each arrives.
-fn send_messages(target: &Ring, numbers: Range<u64>) -> bool {
-    let mut own = Ring::new(target.engine, 8, 0);
-    numbers.into_iter().all(|off| {
-        let message = Sqe { fd: target.fd, off, ..sqe(IORING_OP_MSG_RING, 1) };
-        submit(&mut own, &[message]) == 1 && wait_for(&mut own, 1) == [(1, 0)]
-    })
-}
-
-/// Returns the user data of the next completions, in their order.
-fn in_order(ring: &mut Ring, count: usize) -> Vec<u64> {
-    let mut all = Vec::new();
-    while all.len() < count {
-        assert!(ring.enter(0, 1) >= 0);
-        all.extend(ring.reap_all().iter().map(|cqe| cqe.user_data));
-    }
-    all
-}
-
-/// Messages arrive in the order in which they were sent, also those for which there is no room before the parent fetches others: the queue
-/// of messages is full when it begins, and its sender goes on.
-#[both(64, DEFER)]
-fn messages_to_a_parent_stay_in_order_and_wait_for_room(mut ring: Ring) -> impl Answer {
-    const BEFORE: u64 = 2150;
-    const ALL: u64 = 5000;
-    let mut to_parent = pipe();
-    let pid = child(|| {
-        let first = send_messages(&ring, 0..BEFORE);
-        signal(&mut to_parent.1);
-        first && send_messages(&ring, BEFORE..ALL)
-    });
-    await_signal(&mut to_parent.0);
-    let arrived = in_order(&mut ring, ALL as usize);
-    (arrived.into_iter().eq(0..ALL), ended(pid), ring.reap().is_none())
-}
-
-/// Messages of one submission that wait for room arrive in order, too.
-#[both(8, DEFER)]
-fn messages_of_one_submission_wait_for_room(mut ring: Ring) -> impl Answer {
-    const AT_ONCE: u64 = 2100;
-    let mut to_parent = pipe();
-    let pid = child(|| {
-        let mut own = Ring::new(ring.engine, AT_ONCE as u32, 0);
-        for off in 0..AT_ONCE {
-            own.push(Sqe { fd: ring.fd, off, ..sqe(IORING_OP_MSG_RING, off) });
-        }
-        let taken = own.enter(AT_ONCE as u32, 0);
-        signal(&mut to_parent.1);
-        let cqes = wait_for(&mut own, AT_ONCE as usize);
-        taken == AT_ONCE as i32 && cqes.into_iter().eq((0..AT_ONCE).map(|off| (off, 0)))
-    });
-    await_signal(&mut to_parent.0);
-    let arrived = in_order(&mut ring, AT_ONCE as usize);
-    (arrived.into_iter().eq(0..AT_ONCE), ended(pid), ring.reap().is_none())
-}
-
-/// Sends messages 0, 1, ... to `target` until one is refused. Returns how many arrived, and whether the refusal was there at once.
-fn send_until_refused(own: &mut Ring, target: &Ring, mut sent: u64) -> Option<(u64, bool)> {
-    loop {
-        submit(own, &[Sqe { fd: target.fd, off: sent, ..sqe(IORING_OP_MSG_RING, 1) }]);
-        let at_once = own.reap();
-        let is_there = at_once.is_some();
-        let res = at_once.map_or_else(|| wait_for(own, 1)[0].1, |cqe| cqe.res);
-        match res {
-            0 => sent += 1,
-            _ if res == -libc::EOVERFLOW => return Some((sent, is_there)),
-            _ => return None,
-        }
-    }
-}
-
-/// A message for which there is no room waits, and is refused when its receiver does not come; no message is lost. The next is refused at
-/// once.
+/// Nor is a message lost for which there is no room: its sender learns of that.
 #[by(ours(8, DEFER))]
 fn messages_to_a_parent_that_does_not_fetch_are_refused_at_last(mut ring: Ring) {
+    const OVERFLOW: i32 = -libc::EOVERFLOW;
     let [mut to_parent, _] = [pipe(), pipe()];
     let pid = child(|| {
         let mut own = Ring::new(Engine::User, 8, 0);
-        let Some((sent, _)) = send_until_refused(&mut own, &ring, 0) else { return false };
-        let next = send_until_refused(&mut own, &ring, sent);
-        next == Some((sent, true)) && to_parent.1.write_all(&sent.to_ne_bytes()).is_ok()
+        let mut sent = 0u8;
+        loop {
+            let message = Sqe { fd: ring.fd, off: sent.into(), ..sqe(IORING_OP_MSG_RING, 1) };
+            assert_eq!(submit(&mut own, &[message]), 1);
+            match wait_for(&mut own, 1)[..] {
+                [(1, 0)] => sent += 1,
+                [(1, OVERFLOW)] => break,
+                _ => return false,
+            }
+        }
+        to_parent.1.write_all(&[sent]).is_ok()
     });
-    let mut sent = [0; 8];
+    let mut sent = [0];
     to_parent.0.read_exact(&mut sent).unwrap();
     assert_eq!(ended(pid), 0);
-    let sent = u64::from_ne_bytes(sent);
-    let arrived = in_order(&mut ring, sent as usize);
-    assert!(arrived.iter().copied().eq(0..sent) && ring.reap().is_none(), "{arrived:?}");
-}
-
-/// A receiver whose process has ended is not waited for.
-#[test]
-fn messages_to_a_process_that_has_ended_are_refused_at_once() {
-    let [mut to_child, mut to_parent] = [pipe(), pipe()];
-    // The ring's thread is one of a process that ends, and the ring is then its child's.
-    let receiver = child(|| {
-        let ring = Ring::new(Engine::User, 8, DEFER);
-        child(|| {
-            await_signal(&mut to_child.0);
-            let mut own = Ring::new(Engine::User, 8, 0);
-            let refused = send_until_refused(&mut own, &ring, 0).is_some_and(|(_, at_once)| at_once);
-            to_parent.1.write_all(&[u8::from(refused)]).is_ok()
-        }) > 0
-    });
-    assert_eq!(ended(receiver), 0);
-    signal(&mut to_child.1);
-    let mut refused = [0];
-    to_parent.0.read_exact(&mut refused).unwrap();
-    assert_eq!(refused, [1]);
+    let arrived: Vec<u64> = wait_for(&mut ring, sent[0].into()).iter().map(|cqe| cqe.0).collect();
+    assert!(arrived.iter().copied().eq(0..sent[0].into()) && ring.reap().is_none(), "{arrived:?}");
 }
 
 #[both(8, 0)]

@@ -24,42 +24,23 @@ impl Message {
 }
 
 impl CoreGuard<'_> {
-    /// Delivers the messages that wait for this ring, in order, as far as there is room for them. Returns true if none is left.
-    pub fn empty_mailbox(&mut self) -> bool {
+    /// Delivers the messages that wait for this ring.
+    pub fn empty_mailbox(&mut self) {
         let mailbox = self.ring().mailbox();
         if mailbox.used.load(Ordering::Relaxed) {
-            while let Some(message) = mailbox.first() {
-                let mut target = live(self, message.serial);
-                if message.result().is_none()
-                    && target.as_mut().is_some_and(|target| target.makes_messages_wait(false))
-                {
-                    return false;
-                }
-                message.arrive(target);
-                mailbox.remove_first();
+            while let Some(message) = mailbox.take() {
+                message.arrive(live(self, message.serial));
             }
         }
-        true
     }
 
-    /// Sends a message, after those that wait for this ring. Returns `None`, and leaves the file, if the message has to wait, too.
+    /// Delivers a message, after those that wait for this ring.
     ///
     /// # Errors
-    /// `EBADFD` if the ring has ended or is not enabled, `EOVERFLOW` if too many messages wait, and the errors of the message.
-    pub fn send(
-        &mut self,
-        serial: u64,
-        sqe: &Sqe,
-        file: &mut Option<Passed>,
-    ) -> Option<Result<usize, Errno>> {
-        if !self.empty_mailbox() {
-            return self.ring().mailbox().is_full().then_some(Err(Errno::EOVERFLOW));
-        }
-        let Some(target) = live(self, serial) else { return Some(Err(Errno::EBADFD)) };
-        if target.makes_messages_wait(false) {
-            return None;
-        }
-        Some(deliver(target, sqe, file.take()))
+    /// `EBADFD` if the ring has ended or is not enabled, and the errors of the message.
+    pub fn send(&mut self, serial: u64, sqe: &Sqe, file: Option<Passed>) -> Result<usize, Errno> {
+        self.empty_mailbox();
+        deliver(live(self, serial).ok_or(Errno::EBADFD)?, sqe, file)
     }
 }
 

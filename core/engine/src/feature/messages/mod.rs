@@ -10,9 +10,6 @@
 //!  MSG_RING is issued ──┤
 //!                              target locked ─► `leave`, at the queue's end ··· work, without a lock: target.lock(), waiting messages
 //! ```
-//!
-//! A message to a ring that only a thread of another process drives waits in the same way while that process has left no room for it. It
-//! fails when that process has ended, or has made no room for a second.
 
 mod deliver;
 pub mod ops;
@@ -24,9 +21,6 @@ use crate::abi::{Errno, Sqe};
 use crate::os::OwnedFd;
 use crate::os::sync::Mutex;
 use crate::os::sync::atomic::{AtomicBool, Ordering};
-
-/// How many messages may wait for room at a ring: a worker waits for each.
-const MOST_WAITING: usize = 64;
 
 /// A duplicate of the registered file that a message passes, or the reason why there is none.
 pub type Passed = Result<OwnedFd, Errno>;
@@ -59,16 +53,16 @@ impl Message {
         }
     }
 
-    /// Returns the message's result if it has arrived, or was revoked.
-    pub fn result(&self) -> Option<Result<usize, Errno>> {
+    /// Returns the message's result. The caller must have locked the target since it left the message, and emptied the mailbox.
+    pub fn result(&self) -> Result<usize, Errno> {
         match *self.progress.lock() {
-            Progress::Arrived(result) => Some(result),
-            Progress::Waits(_) => None,
+            Progress::Arrived(result) => result,
+            Progress::Waits(_) => unreachable!("what waits for a ring is delivered before its sender looks"),
         }
     }
 }
 
-/// Messages that wait for a ring's lock, or for room. The mailbox's own lock is taken inside any other lock; a `fork`, which holds
+/// Messages that wait for a ring's lock. The mailbox's own lock is taken inside any other lock; a `fork`, which holds
 /// all rings' locks, finds it free.
 pub(crate) struct Mailbox {
     /// The mailbox may hold a message. Relaxed: a sender that must see its own message put it there under its own ring's lock.
@@ -93,22 +87,13 @@ impl Mailbox {
         Ok(())
     }
 
-    fn first(&self) -> Option<Arc<Message>> {
-        let messages = self.messages.lock();
-        if messages.is_empty() {
+    fn take(&self) -> Option<Arc<Message>> {
+        let mut messages = self.messages.lock();
+        let message = messages.pop_front();
+        if message.is_none() {
             self.used.store(false, Ordering::Relaxed);
         }
-        messages.front().map(Arc::clone)
-    }
-
-    /// True if no more messages may wait for room.
-    fn is_full(&self) -> bool {
-        self.messages.lock().len() >= MOST_WAITING
-    }
-
-    /// Removes the first message. Only the holder of the ring's lock removes messages.
-    fn remove_first(&self) {
-        self.messages.lock().pop_front();
+        message
     }
 
     /// Resets the mailbox for the next schedule of a simulation.

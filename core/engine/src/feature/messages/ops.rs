@@ -19,7 +19,7 @@ use crate::request::field::Unused;
 use crate::request::op::{Caps, op};
 use crate::request::shown::{self, Kind, When, arg};
 use crate::ring::row::{Outcome, Row, issue_controls};
-use crate::ring::{Attempt, Core, CoreGuard, Ring, live, registry};
+use crate::ring::{Attempt, Core, CoreGuard, Ring, registry};
 use crate::work::Work;
 
 const SENDS_FILE: u64 = Command::IORING_MSG_SEND_FD as u64;
@@ -46,7 +46,6 @@ pub const MSG_RING: Row = Row::new(
 ])
 .control(issue)
 .block(send)
-.finish(end_or_wait)
 .of_its_ring()
 .unused(Unused::BUF_INDEX.with(Unused::PERSONALITY))
 .errors(&[Errno::EINVAL, Errno::EBADF, Errno::EBADFD, Errno::EOVERFLOW]);
@@ -64,13 +63,7 @@ fn is_command(sqe: &Sqe, command: Command) -> bool {
     sqe.addr as u32 == command as u32
 }
 
-/// How long a message waits for room, in nanoseconds.
-const PATIENCE_NS: u64 = 1_000_000_000;
-
-/// The time between two looks for room, in nanoseconds.
-const LOOK_NS: u64 = 1_000_000;
-
-/// A message that waits for the lock of its target, or for room there.
+/// A message that waits for the lock of its target.
 struct Sent {
     target: &'static Ring,
     message: Arc<Message>,
@@ -98,23 +91,19 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
     if core::ptr::eq(target, core.ring()) {
         return if passes_file { Errno::EINVAL.into() } else { core.accept_data(&sqe).into() };
     }
-    let mut file = passes_file.then(|| file_to_pass(core, &sqe));
-    let mut outcome = Outcome::Block;
+    let file = passes_file.then(|| file_to_pass(core, &sqe));
     if let Some(mut guard) = target.try_lock()
         // A TIMEOUT that counts this message may complete and start its linked requests, which must not happen under two locks.
         && guard.as_ref().is_none_or(|target| !target.counts_completions())
     {
-        match guard.send(serial, &sqe, &mut file) {
-            Some(result) => return result.into(),
-            None => outcome = Outcome::BlockForLong,
-        }
+        return guard.send(serial, &sqe, file).into();
     }
     let message = Arc::new(Message::new(serial, sqe, file));
     if let Err(errno) = target.leave_message(Arc::clone(&message)) {
         return errno.into();
     }
     core[id].data = OpData::own(Sent { target, message });
-    outcome
+    Outcome::Block
 }
 
 fn file_to_pass(core: &mut Core, sqe: &Sqe) -> Passed {
@@ -122,49 +111,11 @@ fn file_to_pass(core: &mut Core, sqe: &Sqe) -> Passed {
     notes::duplicate(source).map(OwnedFd::new)
 }
 
-/// Delivers the message with no ring's lock held, unless another thread has delivered it. A worker waits until there is room.
+/// Delivers the message with no ring's lock held, unless another thread has delivered it.
 fn send(work: &mut Work) -> Result<usize, Errno> {
-    let may_wait = work.long;
     let Some(Sent { target, message }) = work.data.as_own_mut() else { return Err(Errno::EINVAL) };
-    let look = |guard: &mut CoreGuard<'_>| {
-        guard.empty_mailbox();
-        message.result()
-    };
-    if may_wait {
-        with_room(target, message.serial, look)
-    } else {
-        with_target(target, look).unwrap_or(Err(Errno::EAGAIN))
-    }
-}
-
-/// Ends the request, or has a worker wait for room.
-fn end_or_wait(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {
-    match cx.data.as_own::<Sent>() {
-        Some(sent) if sent.message.result().is_none() => Outcome::BlockForLong,
-        _ => result.into(),
-    }
-}
-
-/// Calls `sends` for the target until there is room for its message.
-fn with_room<R>(
-    target: &'static Ring,
-    serial: u64,
-    mut sends: impl FnMut(&mut CoreGuard<'_>) -> Option<R>,
-) -> R {
-    let deadline_ns = os::monotonic_ns().saturating_add(PATIENCE_NS);
-    loop {
-        let is_late = os::monotonic_ns() >= deadline_ns;
-        let sent = with_target(target, |guard| {
-            if is_late && let Some(target) = live(guard, serial) {
-                target.makes_messages_wait(true);
-            }
-            sends(guard)
-        });
-        if let Some(result) = sent {
-            return result;
-        }
-        os::pause(LOOK_NS);
-    }
+    with_target(target, |guard| guard.empty_mailbox());
+    message.result()
 }
 
 /// Locks the target, with no other ring locked, and calls `sends`.
@@ -193,7 +144,7 @@ pub fn send_without_ring(address: u64) -> Result<usize, Errno> {
     }
     let target = registry::get(sqe.fd).ok_or_else(|| no_ring(sqe.fd))?;
     let serial = target.serial();
-    with_room(target.ring(), serial, |guard| guard.send(serial, &sqe, &mut None))
+    with_target(target.ring(), |guard| guard.send(serial, &sqe, None))
 }
 
 const _: () = assert!(size_of::<Sqe>() == size_of::<[u64; 8]>());

@@ -119,8 +119,7 @@ impl Core {
     /// Gives the page up if no other process is left that could use the ring. Checks that now and then.
     pub fn unshare_if_alone(&mut self) {
         let Some(shared) = &self.shared.0 else { return };
-        let left_behind = || shared.state().letters > 0 || !shared.state().transit.is_empty();
-        if self.life.activity() % LOOKS == 0 && !left_behind() && family::is_alone() {
+        if self.life.activity() % LOOKS == 0 && shared.state().messages == 0 && family::is_alone() {
             let readable = self.shared.common_stand_in_is_readable();
             self.shared.0 = None;
             // The state of the stand-in in which the other processes have left it.

@@ -21,7 +21,7 @@ use crate::ring::{Core, Ring, lifetime, live, registry};
 /// How long transfers of files, which cannot be stopped, may take to end.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// The time between two checks whether other processes have taken CQEs.
+/// The time between two checks whether other processes have read letters.
 const LOOK_NS: u64 = 1_000_000;
 
 /// Ends this process's requests, because the process ends.
@@ -70,7 +70,7 @@ fn depart_from(ring: &'static Ring, all: bool) {
     if let Some(core) = live(&mut guard, serial) {
         core.cancel_the_rest();
     }
-    // As many at a time as there is room in transit: other processes take them and make room.
+    // As many at a time as there is room for letters: other processes read letters and make room.
     while live(&mut guard, serial).is_some_and(|core| !core.bequeath_kept()) {
         if os::monotonic_ns() >= deadline_ns {
             break;

@@ -1,23 +1,17 @@
-//! Letters and CQEs between the processes of a ring.
-//!
-//! There are two kinds of letters:
+//! Letters between the processes of a ring.
 //!
 //! - `CANCEL`: the writer looked for requests in vain and asks every process that has some. Each process clears its bit in `asked` and adds
 //!   what it found; the writer removes the letter when no process is left to answer. Meanwhile the writer's own request is armed, with a
 //!   timer by which it notices that a process died without an answer.
 //! - `TIMEOUT`: the writer ends, its timeout does not. The first process that reads the letter takes the timeout over.
-//!
-//! CQEs are in transit, in order, that another process has to post. If only one thread may drive the ring, they are messages (`MSG_RING`),
-//! and the process of that thread posts them. Otherwise they found no room in the CQ, and their process ends: the first process that reads
-//! of them, and has room, posts them.
-
-use linux_raw_sys::io_uring::IORING_SETUP_IOPOLL;
+//! - `COMPLETION`: a message (`MSG_RING`) for a ring that only a thread of another process may drive.
+//! - `KEPT`: a CQE that found no room, of a process that ends. The first process that reads it, and has room, posts it.
 
 use crate::abi::Errno;
 use crate::feature::timeouts::{self, Inherited};
 use crate::os;
 use crate::process::family;
-use crate::process::page::{InTransit, Letter, MAIL, OWNERS, State, TRANSIT};
+use crate::process::page::{Letter, MAIL, OWNERS, State};
 use crate::queue::Cqe;
 use crate::request::{Phase, RequestId, cancel};
 use crate::ring::Core;
@@ -27,6 +21,8 @@ use crate::wait::timers::Clock;
 
 const CANCEL: u32 = 1;
 const TIMEOUT: u32 = 2;
+const COMPLETION: u32 = 3;
+const KEPT: u32 = 4;
 
 /// The time between two checks whether the processes that a writer asked still live.
 const PATIENCE_NS: u64 = 50_000_000;
@@ -55,33 +51,31 @@ impl Shared {
         let state = self.state();
         let Some(place) = state.mail.iter_mut().find(|place| place.kind == 0) else { return false };
         *place = letter;
-        state.letters = state.letters.saturating_add(1);
+        state.messages += 1;
         self.ring_the_bell();
         true
-    }
-
-    /// Leaves a CQE for another process to post. Returns false if there is no room.
-    fn pass_on(&self, cqe: &Cqe) -> bool {
-        let Cqe { user_data, res, flags, big } = *cqe;
-        let passed = self.state().transit.push(InTransit { from: family::own(), user_data, res, flags, big });
-        if passed {
-            self.ring_the_bell();
-        }
-        passed
     }
 }
 
 impl State {
+    fn is_mail_full(&self) -> bool {
+        self.mail.iter().all(|letter| letter.kind != 0)
+    }
+
     fn take_letter(&mut self, place: usize) {
         self.mail[place] = Letter::default();
-        self.letters = self.letters.saturating_sub(1);
+        self.messages = self.messages.saturating_sub(1);
     }
 }
 
 impl Sharing {
-    /// True if CQEs are in transit between processes.
-    pub(in crate::ring) fn has_in_transit(&self) -> bool {
-        self.0.as_ref().is_some_and(|shared| !shared.state().transit.is_empty())
+    /// True if a process that has ended left CQEs that are not posted yet.
+    pub(in crate::ring) fn kept_in_mail(&self) -> bool {
+        let kept = |letter: &Letter| letter.kind == KEPT;
+        self.0.as_ref().is_some_and(|shared| {
+            let state = shared.state();
+            state.messages > 0 && state.mail.iter().any(kept)
+        })
     }
 
     /// Leaves a timeout to the first process that reads of it. Returns false if there is no room.
@@ -142,11 +136,10 @@ impl Core {
         true
     }
 
-    /// Reads letters of other processes, and their answers, and posts what is in transit.
+    /// Reads letters of other processes, and their answers.
     pub(in crate::ring::shared) fn read_mail(&mut self) {
-        self.end_transit();
         let Some(shared) = &self.shared.0 else { return };
-        if shared.state().letters == 0 {
+        if shared.state().messages == 0 {
             return;
         }
         for place in 0..MAIL {
@@ -156,6 +149,8 @@ impl Core {
                 (CANCEL, true) => self.read_answers(place, letter),
                 (CANCEL, false) => self.answer(place, letter),
                 (TIMEOUT, false) => self.inherit(place, letter),
+                (COMPLETION, false) => self.take_completion(place, letter),
+                (KEPT, false) => self.take_kept(place, letter),
                 _ => {}
             }
         }
@@ -225,100 +220,99 @@ impl Core {
         );
     }
 
-    /// Posts CQEs of other processes, as far as this process may. Without room in the CQ they stay in transit, because this process may end,
-    /// too; but if nothing more can be left there, the first is kept here.
-    fn end_transit(&mut self) {
-        let defers = self.defers();
-        self.post_from_transit(|core, first| match &core.shared.0 {
-            _ if defers => core.drive.submitter != Submitter::Elsewhere,
-            Some(shared) if shared.state().transit.is_full() && first.from != family::own() => true,
-            _ => core.queues.has_room_for(1),
-        });
-    }
-
-    /// Posts CQEs that are in transit, in order, while `takes` says so.
-    fn post_from_transit(&mut self, takes: impl Fn(&Core, &InTransit) -> bool) {
-        for _ in 0..TRANSIT {
-            let Some(shared) = &self.shared.0 else { return };
-            let Some(first) = shared.state().transit.first().filter(|first| takes(self, first)) else {
-                return;
-            };
-            shared.state().transit.remove_first();
-            let InTransit { user_data, res, flags, big, .. } = first;
-            self.post_unrequested(Cqe { user_data, res, flags, big });
-            self.overflow_may_be_over();
+    /// Posts a message that was sent to this ring in another process.
+    fn take_completion(&mut self, place: usize, letter: Letter) {
+        if self.drive.submitter != Submitter::Elsewhere {
+            self.post_completion(place, letter);
         }
     }
 
-    /// Receives a completion from another ring or process. A ring that defers posts it when its thread fetches, unless that thread polls a
-    /// device, as in the kernel.
-    ///
-    /// # Errors
-    /// `EOVERFLOW` if it cannot be passed on to the process of that thread.
-    pub fn receive(&mut self, cqe: Cqe) -> Result<(), Errno> {
-        if self.defers() && !self.is(IORING_SETUP_IOPOLL) {
-            if !self.forward(&cqe)? {
-                self.queues.cq.hold_back(cqe);
-            }
-            self.notify_deferred();
-        } else {
-            self.beside_batch(|core| core.post_unrequested(cqe));
-        }
-        Ok(())
+    fn post_completion(&mut self, place: usize, letter: Letter) {
+        let Some(shared) = &self.shared.0 else { return };
+        shared.state().take_letter(place);
+        let (res, flags) = (letter.count as i32, letter.flags);
+        self.post_unrequested(Cqe { user_data: letter.user_data, res, flags, big: [0; 2] });
     }
 
     /// Sends a completion to the process whose thread drives this ring. Returns false if that is this process.
     ///
     /// # Errors
-    /// `EOVERFLOW` if there is room for it neither in transit nor in the CQ.
-    fn forward(&mut self, cqe: &Cqe) -> Result<bool, Errno> {
-        let Some(shared) = self.shared_with_driver() else { return Ok(false) };
-        if shared.pass_on(cqe) {
-            return Ok(true);
+    /// `EOVERFLOW` if there is room for it neither among the letters nor in the CQ.
+    pub(in crate::ring) fn forward(&mut self, cqe: &Cqe) -> Result<bool, Errno> {
+        if self.shared.0.is_none() || self.drive.submitter != Submitter::Elsewhere {
+            return Ok(false);
         }
-        self.make_room_in_transit();
-        let passed = self.shared_with_driver().is_some_and(|shared| shared.pass_on(cqe));
-        if passed { Ok(true) } else { Err(Errno::EOVERFLOW) }
-    }
-
-    /// Returns the page if only a thread of another process may drive this ring.
-    fn shared_with_driver(&self) -> Option<&Shared> {
-        self.shared.0.as_deref().filter(|_| self.drive.submitter == Submitter::Elsewhere)
-    }
-
-    /// Posts messages that the process whose thread drives this ring has not read, as far as the CQ has room: that process may not come for
-    /// long.
-    fn make_room_in_transit(&mut self) {
-        self.post_from_transit(|core, _| !core.shared.overflows_elsewhere() && core.queues.has_room_for(1));
-    }
-
-    /// True if a message to this ring has to wait: there is no room for it, and the process whose thread drives the ring may come and make
-    /// some. That process is not waited for if it has ended, or with `gives_up`, until it comes.
-    pub fn makes_messages_wait(&mut self, gives_up: bool) -> bool {
-        let is_full = |core: &Core| {
-            core.defers() && core.shared_with_driver().is_some_and(|shared| shared.state().transit.is_full())
+        let letter = Letter {
+            kind: COMPLETION,
+            from: family::own(),
+            user_data: cqe.user_data,
+            count: cqe.res as u32,
+            flags: cqe.flags,
+            ..Letter::default()
         };
-        if !is_full(self) {
-            return false;
+        let writes = |core: &Core| core.shared.0.as_ref().is_some_and(|shared| shared.write(letter));
+        if !writes(self) {
+            self.post_completions();
+            if !writes(self) {
+                return Err(Errno::EOVERFLOW);
+            }
         }
-        self.make_room_in_transit();
-        if !is_full(self) {
-            return false;
-        }
-        let Some(shared) = self.shared_with_driver() else { return false };
-        let state = shared.state();
-        if gives_up {
-            state.transit.give_up();
-        }
-        !state.transit.has_given_up() && state.submitter != 0 && family::lives(state.submitter)
+        Ok(true)
     }
 
-    /// Leaves the CQEs that found no room to the first process that reads of them. Returns false if there is no room in transit for all of
-    /// them now.
+    /// Posts the messages that the process whose thread drives this ring has not read, as far as the CQ has room: that process may not come
+    /// for long.
+    fn post_completions(&mut self) {
+        for place in 0..MAIL {
+            let Some(shared) = &self.shared.0 else { return };
+            let letter = shared.state().mail[place];
+            let is_kept_elsewhere = self.shared.overflows_elsewhere() || self.shared.kept_in_mail();
+            if is_kept_elsewhere || !self.queues.has_room_for(1) {
+                return;
+            }
+            if letter.kind == COMPLETION {
+                self.post_completion(place, letter);
+            }
+        }
+    }
+
+    /// Leaves the CQEs that found no room to the first process that reads of them. Returns false if letters have no room for all of them
+    /// now.
     pub(super) fn bequeath_kept(&mut self) -> bool {
         self.flush_overflow();
         let Some(shared) = &self.shared.0 else { return true };
-        self.queues.cq.leave_kept(|cqe| shared.pass_on(cqe))
+        self.queues.cq.leave_kept(|cqe| {
+            let [time_ns, rest] = cqe.big;
+            shared.write(Letter {
+                kind: KEPT,
+                from: family::own(),
+                user_data: cqe.user_data,
+                count: cqe.res as u32,
+                flags: cqe.flags,
+                time_ns,
+                index: rest as u32,
+                generation: (rest >> 32) as u32,
+                ..Letter::default()
+            })
+        })
+    }
+
+    /// Posts a CQE that a process could not post before it ended. Without room it stays a letter, because this process may end, too, at a
+    /// point where it leaves letters no more; but if no place for letters is free, it is kept here.
+    fn take_kept(&mut self, place: usize, letter: Letter) {
+        let Some(shared) = &self.shared.0 else { return };
+        if !self.queues.has_room_for(1) && !shared.state().is_mail_full() {
+            return;
+        }
+        shared.state().take_letter(place);
+        let big = [letter.time_ns, u64::from(letter.index) | u64::from(letter.generation) << 32];
+        self.post_unrequested(Cqe {
+            user_data: letter.user_data,
+            res: letter.count as i32,
+            flags: letter.flags,
+            big,
+        });
+        self.overflow_may_be_over();
     }
 }
 

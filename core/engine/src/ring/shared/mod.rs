@@ -8,7 +8,7 @@
 //!   the counts anew from ring memory;
 //! - the number of those who sleep for completions, so that other processes signal the *bell*: an eventfd that all inherit and nobody ever
 //!   reads. Each signal is an edge, which the driver's epoll instance reports;
-//! - letters, and CQEs in transit ([`mail`]): only the process that has a request can cancel it, and only that of a ring's thread may post.
+//! - letters ([`mail`]): only the process that has a request can cancel it.
 //!
 //! A process may be killed after it has posted and before it rings the bell. So a thread that sleeps for a ring that several processes have
 //! used looks at the ring every second; the look takes the lock over from a dead process.
