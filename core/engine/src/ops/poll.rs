@@ -252,8 +252,8 @@ fn prep_remove(cx: &mut Attempt<'_>) -> Result<(), Errno> {
 
 fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
     let sqe = core[id].sqe;
-    let (poll, begins) = match take(core, sqe.addr) {
-        Ok(taken) => taken,
+    let poll = match take(core, sqe.addr) {
+        Ok(poll) => poll,
         Err(errno) => return errno.into(),
     };
     if sqe.len & (IORING_POLL_UPDATE_EVENTS | IORING_POLL_UPDATE_USER_DATA) == 0 {
@@ -267,10 +267,6 @@ fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
     }
     if sqe.len & IORING_POLL_UPDATE_USER_DATA != 0 {
         core.requests_mut().rename(poll, sqe.off);
-    }
-    if begins {
-        core.start(poll);
-        return Outcome::Complete(0);
     }
     match begin(&mut core.attempt(poll)) {
         Outcome::Complete(events) if events > 0 => {
@@ -287,22 +283,19 @@ fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
     Outcome::Complete(0)
 }
 
-/// Ends the wait of the poll with this user data, or takes its work back. Returns whether it was work, so that the poll begins anew.
-fn take(core: &mut Core, user_data: u64) -> Result<(RequestId, bool), Errno> {
+/// Ends the wait of the poll with this user data.
+fn take(core: &mut Core, user_data: u64) -> Result<RequestId, Errno> {
     let named = core.requests_mut().named(user_data);
     let is_poll = |id: &RequestId| {
         let request = &core[*id];
         request.op.caps.has(Caps::POLLS)
-            && (matches!(request.phase, Phase::Waiting | Phase::Working)
+            && (request.phase == Phase::Waiting
                 || request.phase == Phase::Ready && request.flags.has(Flags::WOKEN))
     };
     let id = named.into_iter().find(is_poll).ok_or(Errno::ENOENT)?;
-    if core[id].phase == Phase::Working {
-        return if core.withdraw(id) { Ok((id, true)) } else { Err(Errno::ENOENT) };
-    }
     if core.disarm(id) {
         core[id].phase = Phase::Prepared;
-        Ok((id, false))
+        Ok(id)
     } else {
         Err(Errno::EALREADY)
     }

@@ -575,6 +575,33 @@ fn multishot_receives_that_fill_the_last_buffer_go_on(engine: Engine) -> impl An
     all
 }
 
+/// Data below the low-water mark are left, too.
+#[both]
+fn multishot_receives_without_buffers_end_where_data_are_left(engine: Engine) -> impl Answer {
+    [0, 60].map(|mark: i32| {
+        let mut ring = Ring::new(engine, 32, 0);
+        let (a, b) = stream(true);
+        let size = size_of::<i32>() as u32;
+        // SAFETY: reads an integer.
+        let set = unsafe {
+            libc::setsockopt(
+                b.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_RCVLOWAT,
+                (&raw const mark).cast(),
+                size,
+            )
+        };
+        assert_eq!(set, 0);
+        let mut memory = [0u8; 100];
+        let mut buffers = Buffers::of(&ring, 16, 1, 0);
+        buffers.fill(&mut memory, 10, 0, 1);
+        ring.submit(&[multishot(1, &b, 1)]);
+        write_to(&a, &[7; 105]);
+        (0..11).map(|_| ring.wait()).collect::<Vec<_>>()
+    })
+}
+
 #[both]
 fn multishot_bundles_end_where_data_are_left(engine: Engine) -> impl Answer {
     let request = Sqe { ioprio: BUNDLE | SHOTS, ..recv(1, &0, 1) };

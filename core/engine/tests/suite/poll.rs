@@ -312,23 +312,6 @@ fn a_poll_of_a_ring_begins_at_its_submission(engine: Engine) -> impl Answer {
     all
 }
 
-/// A poll of a ring is removed and changed in its own submission, too.
-#[both]
-fn a_poll_of_a_ring_is_removed_in_its_submission(engine: Engine) -> impl Answer {
-    [0, DEFER].map(|flags| {
-        let mut ring = Ring::new(engine, 8, flags);
-        let mut other = Ring::new(engine, 4, 0);
-        ring.submit(&[poll(1, &other.fd, IN, 0), remove(2, 1)]);
-        let removed = by_user_data(peek(&mut ring));
-        let renames = Sqe { len: IORING_POLL_UPDATE_USER_DATA, off: 5, ..remove(4, 3) };
-        ring.submit(&[poll(3, &other.fd, IN, 0), renames]);
-        let mut renamed = peek(&mut ring);
-        other.submit(&[sqe(IORING_OP_NOP, 9)]);
-        renamed.extend(peek(&mut ring));
-        (removed, by_user_data(renamed))
-    })
-}
-
 /// A cancellation by descriptor concerns polls of the file that has the number now, not of one that had it.
 #[both(8, 0)]
 fn a_poll_of_a_ring_is_not_cancelled_by_the_next_ring_of_the_number(mut ring: Ring) -> impl Answer {

@@ -134,14 +134,15 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
 pub fn without_memory(cx: &mut Attempt<'_>, fd: Fd, errno: Errno) -> Outcome {
     let has_received = cx.flags.has(Flags::WOKEN) || cx.progress().rounds > 0;
     let may_wait = errno == Errno::ENOBUFS && cx.flags.has(Flags::MULTISHOT) && has_received;
-    let has_data = |events: u32| events & (EPOLLIN | EPOLLERR) != 0;
-    if may_wait
-        && cx.ring.readiness_mut().socket_kind(fd).tells_rest()
-        && !os::poll_now(fd, EPOLLIN).is_ok_and(has_data)
-    {
-        return Outcome::Wait(EPOLLIN);
+    if !may_wait {
+        return ended(cx, errno);
     }
-    ended(cx, errno)
+    let kind = cx.ring.readiness_mut().socket_kind(fd);
+    let shows_data = |events: u32| events & (EPOLLIN | EPOLLERR) != 0;
+    // Data below the low-water mark are not shown.
+    let has_data = os::poll_now(fd, EPOLLIN).is_ok_and(shows_data)
+        || kind == SocketKind::TcpLowWater && more_in_connection(fd);
+    if kind.tells_rest() && !has_data { Outcome::Wait(EPOLLIN) } else { ended(cx, errno) }
 }
 
 fn receive(cx: &mut Attempt<'_>, fd: Fd) -> Result<Received, Errno> {
