@@ -241,18 +241,20 @@ fn requests_of_before_the_trace_are_shown_when_they_complete() {
     }
 }
 
-/// Returns the number of system calls by which a program submits 500 batches, counted by strace, perhaps while it is watched.
-fn calls(engine: &str, is_watched: bool) -> String {
-    let mut program = Program::start(engine, &["paced", "500"]);
+/// Number of batches that a program submits while its calls are counted.
+const BATCHES: u32 = 500;
+
+/// Returns the number of system calls that the thread makes which submits the batches, counted by strace, perhaps while it is watched.
+fn calls(engine: &str, is_watched: bool) -> u32 {
+    let mut program = Program::start(engine, &["paced", &BATCHES.to_string()]);
     let id = program.id();
     let table = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("outside-calls-{id}"));
     let mut strace = Command::new("strace");
-    let mut strace = strace.args(["-f", "-c", "-o"]).arg(&table).args(["-p", &id]).spawn().unwrap();
+    let mut strace = strace.args(["-c", "-o"]).arg(&table).args(["-p", &id]).spawn().unwrap();
     let began = Instant::now();
     let is_traced = || {
-        let tasks = fs::read_dir(format!("/proc/{id}/task")).unwrap().flatten();
-        let mut states = tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
-        states.all(|state| state.lines().any(|line| line == format!("TracerPid:\t{}", strace.id())))
+        let state = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        state.lines().any(|line| line == format!("TracerPid:\t{}", strace.id()))
     };
     while !is_traced() {
         assert!(began.elapsed() < DEADLINE, "strace does not attach");
@@ -274,7 +276,7 @@ fn calls(engine: &str, is_watched: bool) -> String {
     fs::remove_file(&table).unwrap();
     let total = text.lines().find(|line| line.ends_with(" total")).unwrap_or_else(|| panic!("{text}"));
     // The times stand before the number of calls.
-    total.split_whitespace().nth(3).unwrap().to_owned()
+    total.split_whitespace().nth(3).unwrap().parse().unwrap()
 }
 
 #[test]
@@ -284,9 +286,13 @@ fn a_watched_process_makes_as_many_calls_as_another_one() {
         return;
     }
     for engine in engines() {
-        let alone = calls(engine, false);
-        assert!(alone.parse::<u32>().unwrap() >= 500, "{alone}");
-        assert_eq!(alone, calls(engine, true), "{engine}");
+        let (alone, watched) = (calls(engine, false), calls(engine, true));
+        assert!(alone >= BATCHES, "{alone}");
+        // A call for each batch would be as many more. A few more or less come of the time: the engine's other thread drives the ring in pauses.
+        assert!(
+            alone.abs_diff(watched) < BATCHES / 10,
+            "{engine}: {alone} calls, {watched} while it is watched"
+        );
     }
 }
 
