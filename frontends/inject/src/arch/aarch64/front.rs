@@ -144,7 +144,7 @@ pub fn address_for_faults() -> usize {
     anyring_inject_front_of_faults as *const () as usize
 }
 
-/// The context of a handler that is in the code here.
+/// Returns the context of a handler that was interrupted in this code.
 pub fn context_of(interrupted: &Context) -> Option<*mut Context> {
     let [start, keeps, end] =
         [anyring_inject_front_of_faults, anyring_inject_front_keeps, anyring_inject_front_end]

@@ -299,7 +299,7 @@ pub fn address() -> usize {
     anyring_inject_site as *const () as usize
 }
 
-/// The stack pointer of an interrupted thread.
+/// Returns the stack pointer of an interrupted thread.
 pub fn stack_pointer(interrupted: &Context) -> usize {
     interrupted.register(register::SP)
 }
@@ -308,7 +308,7 @@ fn range(first: unsafe extern "C" fn(), end: unsafe extern "C" fn()) -> Range<us
     first as *const () as usize..end as *const () as usize
 }
 
-/// A signal was kept out of a thread on a slot's stack. Where it has looked for signals already, it does so again.
+/// Has a thread on a slot's stack, for which a signal waits, look for signals again if it has already done so.
 pub fn look_again(interrupted: &mut Context) {
     let leaves = range(anyring_inject_leave, anyring_inject_left);
     if leaves.contains(&interrupted.instruction_pointer()) {
@@ -316,8 +316,8 @@ pub fn look_again(interrupted: &mut Context) {
     }
 }
 
-/// Finishes what a thread on the program's stack, on its way in or out, was about to do with a slot: a handler of the program comes now, and
-/// may jump away for ever.
+/// Finishes what a thread on the program's stack, on its way in or out, was about to do with a slot: a handler of the program is about to run,
+/// and may jump out.
 pub fn settle(interrupted: &mut Context) {
     /// x16 and x19, which name the slot.
     const SLOT: usize = 16;
@@ -336,13 +336,13 @@ pub fn settle(interrupted: &mut Context) {
     }
 }
 
-/// The slot that a register names in the entry's code.
+/// Returns the slot that a register of the entry's code points to.
 fn slot_in(interrupted: &Context, place: usize) -> &'static Slot {
-    // SAFETY: the caller has looked at which instruction the thread is; slots stay mapped.
+    // SAFETY: at this instruction, as the caller has checked, the register points to a slot; slots stay mapped.
     unsafe { &*(interrupted.register(place) as *const Slot) }
 }
 
-/// Gives back a slot that was just taken, and has the thread look for one anew.
+/// Frees a slot that was just taken, and has the thread look for one again.
 fn unclaim(interrupted: &mut Context) {
     /// x14 tells whether the slot was taken, whose address is in x16.
     const FAILED: usize = 14;
@@ -357,8 +357,8 @@ fn unclaim(interrupted: &mut Context) {
     }
 }
 
-/// Lets the thread go on in the program, and gives back its slot. What the end of the stub does is done here, too, so that the handler finds the address
-/// of a call of the program's; the way back to a function is left to the stub, whose record does not tell where the function is.
+/// Has the thread continue in the program, and frees its slot. The end of the stub is done here, too, so that a handler finds the address of a call of
+/// the program. A thread that goes back to a function continues in the stub, because the record does not have the function's address.
 fn leave(slot: &Slot, interrupted: &mut Context) {
     /// N, Z, C and V.
     const FLAGS: usize = 0xf << 28;

@@ -283,7 +283,7 @@ pub fn address() -> usize {
     anyring_inject_site as *const () as usize
 }
 
-/// The stack pointer of an interrupted thread.
+/// Returns the stack pointer of an interrupted thread.
 pub fn stack_pointer(interrupted: &Context) -> usize {
     interrupted.register(register::RSP)
 }
