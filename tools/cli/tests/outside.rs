@@ -290,7 +290,8 @@ fn a_watched_process_makes_as_many_calls_as_another_one() {
     for engine in engines() {
         let (alone, watched) = (calls(engine, false), calls(engine, true));
         assert!(alone >= BATCHES, "{alone}");
-        // A call for each batch would be as many more. A few more or less come of the time: the engine's other thread drives the ring in pauses.
+        // A watcher that cost a call for each batch would double the number. A few calls depend on time: while the ring is not used for some
+        // milliseconds, another thread of the engine drives it.
         assert!(
             alone.abs_diff(watched) < BATCHES / 10,
             "{engine}: {alone} calls, {watched} while it is watched"

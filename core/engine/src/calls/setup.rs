@@ -139,6 +139,12 @@ fn check(params: &io_uring_params) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Returns the processor to which the ring's SQ thread is to be bound. The kernel does not bind a thread that another ring has already.
+fn bound_cpu(params: &io_uring_params) -> Option<u32> {
+    let binds = params.flags & (IORING_SETUP_SQ_AFF | IORING_SETUP_ATTACH_WQ) == IORING_SETUP_SQ_AFF;
+    binds.then_some(params.sq_thread_cpu)
+}
+
 /// Makes the checks that the kernel makes only after it has allocated memory for the rings.
 fn check_thread(params: &io_uring_params) -> Result<(), Errno> {
     let is = |flag: u32| params.flags & flag != 0;
@@ -153,9 +159,7 @@ fn check_thread(params: &io_uring_params) -> Result<(), Errno> {
         }
     }
     match (is(IORING_SETUP_SQ_AFF), is(IORING_SETUP_SQPOLL)) {
-        // The kernel does not bind a thread that the other ring has already.
-        (true, true) if is(IORING_SETUP_ATTACH_WQ) => Ok(()),
-        (true, true) => sq_thread::check_cpu(params.sq_thread_cpu),
+        (true, true) => bound_cpu(params).map_or(Ok(()), sq_thread::check_cpu),
         (true, false) => Err(Errno::EINVAL),
         _ => Ok(()),
     }
@@ -209,8 +213,7 @@ fn install(
         let mut guard = ring.lock();
         debug_assert!(guard.is_none(), "a vacant place holds no ring");
         let core = guard.insert(core);
-        let is_bound = core.is(IORING_SETUP_SQ_AFF) && !core.is(IORING_SETUP_ATTACH_WQ);
-        let cpu = is_bound.then_some(params.sq_thread_cpu);
+        let cpu = bound_cpu(params);
         if core.is(IORING_SETUP_SQPOLL)
             && let Err(errno) = sq_thread::start(core, params.sq_thread_idle, cpu)
         {

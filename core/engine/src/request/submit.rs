@@ -1,7 +1,7 @@
 //! From the SQE to the first attempt.
 
 use anyring_trace::event::Step;
-use linux_raw_sys::general::{EPOLLIN, F_GETFL, O_PATH};
+use linux_raw_sys::general::EPOLLIN;
 use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_SETUP_SQE128, IORING_SETUP_SUBMIT_ALL};
 use linux_raw_sys::net::SO_TYPE;
 
@@ -538,8 +538,7 @@ impl Core {
             return result;
         }
         let fd = request.file.fd();
-        let open = os::fcntl(fd, F_GETFL, 0).is_ok_and(|flags| flags as u32 & O_PATH == 0);
-        if !open {
+        if !os::is_open(fd) {
             return Errno::EBADF.negated();
         }
         if result == Errno::EBADFD.negated() {
@@ -557,9 +556,7 @@ fn had_no_file(request: &Request, result: i32) -> bool {
     if result == Errno::ENOTSOCK.negated() {
         return true;
     }
-    result == Errno::EBADF.negated()
-        && request.op.caps.has(Caps::FILE)
-        && os::fcntl(request.file.fd(), F_GETFL, 0).map_or(true, |flags| flags as u32 & O_PATH != 0)
+    result == Errno::EBADF.negated() && request.op.caps.has(Caps::FILE) && !os::is_open(request.file.fd())
 }
 
 impl Lent {

@@ -419,37 +419,23 @@ fn the_number_of_a_closed_file_can_be_used_before_its_completion_is_seen(mut rin
 fn paths_that_end_before_a_hole(mut ring: Ring) -> impl Answer {
     let pages = pages_before_a_hole(2);
     let mut status = [0u64; 32];
-    let mut results = |path: &[u8]| {
-        let (fd, addr) = (libc::AT_FDCWD, path.as_ptr() as u64);
+    // The result for a path of this byte, and what stands behind it, up to the hole.
+    let mut result = |byte: u8, length: usize, behind: &[u8]| {
+        let (path, end) = (pages.len() - behind.len() - length, pages.len() - behind.len());
+        pages[path..end].fill(byte);
+        pages[end..].copy_from_slice(behind);
+        let (fd, addr) = (libc::AT_FDCWD, pages[path..].as_ptr() as u64);
         let statx = Sqe { fd, addr, off: status.as_mut_ptr() as u64, len: 0x7ff, ..sqe(IORING_OP_STATX, 1) };
         ring.run(&[statx])[0].res
     };
     let short = 1..=200;
     let long = [255, 256, 257, 511, 512, 1000, 4030, 4031, 4032, 4093, 4094, 4095, 4096, 4097, 5000];
     let lengths: Vec<usize> = short.chain(long).collect();
-    let with_zero = lengths.iter().map(|&length| {
-        let start = pages.len() - length - 1;
-        pages[start..].fill(b'/');
-        *pages.last_mut().unwrap() = 0;
-        results(&pages[start..])
-    });
-    let with_zero: Vec<i32> = with_zero.collect();
-    let without = lengths.iter().map(|&length| {
-        let start = pages.len() - length;
-        pages[start..].fill(b'/');
-        results(&pages[start..])
-    });
-    let without: Vec<i32> = without.collect();
+    let with_zero: Vec<i32> = lengths.iter().map(|&length| result(b'/', length, &[0])).collect();
+    let without: Vec<i32> = lengths.iter().map(|&length| result(b'/', length, &[])).collect();
     // The byte before the zero has each of its bits.
-    let odd: Vec<i32> = [0x01, 0x80, 0x81, 0xff]
-        .into_iter()
-        .flat_map(|byte| (1..=70).map(move |length| (byte, length)))
-        .map(|(byte, length)| {
-            let start = pages.len() - length - 1;
-            pages[start..].fill(byte);
-            *pages.last_mut().unwrap() = 0;
-            results(&pages[start..])
-        })
-        .collect();
+    let odd =
+        [0x01, 0x80, 0x81, 0xff].into_iter().flat_map(|byte| (1..=70).map(move |length| (byte, length)));
+    let odd: Vec<i32> = odd.map(|(byte, length)| result(byte, length, &[0])).collect();
     (with_zero, without, odd)
 }

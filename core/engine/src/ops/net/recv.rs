@@ -133,16 +133,19 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
 /// waits if no more is there: the kernel knows that before it selects a buffer.
 pub fn without_memory(cx: &mut Attempt<'_>, fd: Fd, errno: Errno) -> Outcome {
     let has_received = cx.flags.has(Flags::WOKEN) || cx.progress().rounds > 0;
-    let may_wait = errno == Errno::ENOBUFS && cx.flags.has(Flags::MULTISHOT) && has_received;
-    if !may_wait {
-        return ended(cx, errno);
-    }
-    let kind = cx.ring.readiness_mut().socket_kind(fd);
+    let may_wait = errno == Errno::ENOBUFS
+        && cx.flags.has(Flags::MULTISHOT)
+        && has_received
+        && cx.ring.readiness_mut().socket_kind(fd).tells_rest();
+    if may_wait && !has_data(cx.ring, fd) { Outcome::Wait(EPOLLIN) } else { ended(cx, errno) }
+}
+
+/// True if a stream has data, or has ended.
+fn has_data(ring: &mut Lent, fd: Fd) -> bool {
     let shows_data = |events: u32| events & (EPOLLIN | EPOLLERR) != 0;
-    // Data below the low-water mark are not shown.
-    let has_data = os::poll_now(fd, EPOLLIN).is_ok_and(shows_data)
-        || kind == SocketKind::TcpLowWater && more_in_connection(fd);
-    if kind.tells_rest() && !has_data { Outcome::Wait(EPOLLIN) } else { ended(cx, errno) }
+    // A poll does not show data below the low-water mark.
+    os::poll_now(fd, EPOLLIN).is_ok_and(shows_data)
+        || ring.readiness_mut().socket_kind(fd) == SocketKind::TcpLowWater && more_in_connection(fd)
 }
 
 fn receive(cx: &mut Attempt<'_>, fd: Fd) -> Result<Received, Errno> {
