@@ -10,7 +10,7 @@ use serde_json::Value;
 use support::{anyring, built};
 
 /// The default number of seeds that a repaired program must pass.
-const SEEDS: &str = "20";
+const SEEDS: &str = "8";
 
 fn planted() -> PathBuf {
     built("planted")

@@ -8,7 +8,7 @@ use crate::report::verdict::{Bound, Check, Figure, cpu, speeds};
 
 /// The total number of clients.
 const CLIENTS: usize = 10_000;
-const QUICK_CLIENTS: usize = 1000;
+const QUICK_CLIENTS: usize = 300;
 /// The maximum numbers of concurrent clients.
 const AT_ONCE: [usize; 4] = [1, 100, 1000, 10_000];
 const QUICK: usize = 2;

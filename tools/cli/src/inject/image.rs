@@ -44,11 +44,32 @@ impl Image {
     /// Returns what is wrong with the file.
     pub fn read((mut file, path): library::Image) -> Result<Self, String> {
         let told = |error: io::Error| format!("{}: {error}", path.display());
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(told)?;
+        let bytes = Self::read_loaded(&mut file).map_err(told)?;
         let image = Self::parse(&bytes)
             .ok_or_else(|| format!("{} is not what was built with anyring", path.display()))?;
         Ok(Self { file: Some(file), ..image })
+    }
+
+    /// Reads the file up to the end of what is mapped: debug information may be much longer.
+    fn read_loaded(file: &mut File) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        file.take(PAGE as u64).read_to_end(&mut bytes)?;
+        let end = Self::headers(&bytes).and_then(|headers| {
+            headers
+                .filter(|header| word(header, 0) == Some(PT_LOAD))
+                .map(|header| long(header, 8)?.checked_add(long(header, 32)?))
+                .collect::<Option<Vec<_>>>()?
+                .into_iter()
+                .max()
+        });
+        file.take(end.unwrap_or(0).saturating_sub(bytes.len() as u64)).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Returns the program headers, as far as `file` has them.
+    fn headers(file: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
+        let (table, size, count) = (long(file, 32)? as usize, half(file, 54)?, half(file, 56)?);
+        Some((0..count).map_while(move |index| file.get(table.checked_add(index * size)?..)))
     }
 
     /// Returns the descriptor of the file.
@@ -60,11 +81,9 @@ impl Image {
         if !file.starts_with(b"\x7fELF\x02\x01") {
             return None;
         }
-        let (table, size, count) = (long(file, 32)? as usize, half(file, 54)?, half(file, 56)?);
         let mut image = Self { entry: long(file, 24)? as usize, ..Self::default() };
         let mut dynamic = None;
-        for header in (0..count).map(|index| file.get(table + index * size..)) {
-            let header = header?;
+        for header in Self::headers(file)? {
             let (offset, address) = (long(header, 8)? as usize, long(header, 16)? as usize);
             let (length, memory) = (long(header, 32)? as usize, long(header, 40)? as usize);
             match word(header, 0)? {
