@@ -337,9 +337,13 @@ impl Journal {
         cut.is_ok()
     }
 
-    /// Cuts the power if it is to be cut at this moment. True if this call did it.
-    pub fn comes_to(&self, moment: u64) -> bool {
-        self.header().moment.load(Ordering::Relaxed) == moment && self.cut(State::Cut)
+    /// Cuts the power if it is to be cut at this moment, and is not cut yet. Calls `note` before: who waits for the cut kills this process
+    /// as soon as it is made.
+    pub fn cut_at(&self, moment: u64, note: impl FnOnce()) {
+        if self.header().moment.load(Ordering::Relaxed) == moment && self.state() == State::Running {
+            note();
+            self.cut(State::Cut);
+        }
     }
 
     /// Claims memory for an image of up to `most` bytes, which `fill` writes, and returns the image of the bytes that `fill` says it wrote.
@@ -463,6 +467,7 @@ impl Deed {
 mod tests {
     extern crate std;
 
+    use core::cell::Cell;
     use std::vec::Vec;
 
     use super::*;
@@ -533,12 +538,23 @@ mod tests {
     fn the_power_is_cut_at_its_moment() {
         let mut memory = Memory::new();
         let journal = memory.journal();
-        let come_to = |number| moments_of(number).map(|moment| journal.comes_to(moment));
+        let come_to = |number| {
+            moments_of(number).map(|moment| {
+                let state = Cell::new(None);
+                journal.cut_at(moment, || state.set(Some(journal.state())));
+                state.get()
+            })
+        };
         let numbers: Vec<usize> = (0..2).filter_map(|_| journal.claim()).collect();
         assert_eq!(numbers, [0, 1]);
-        assert_eq!((come_to(0), journal.state()), ([false, false], State::Running));
-        assert_eq!((come_to(1), journal.state()), ([false, true], State::Cut), "after the second one");
-        assert_eq!((come_to(1), journal.count()), ([false, false], 2), "once");
+        assert_eq!((come_to(0), journal.state()), ([None, None], State::Running));
+        let noted = Some(State::Running);
+        assert_eq!(
+            (come_to(1), journal.state()),
+            ([None, noted], State::Cut),
+            "noted first, after the second one"
+        );
+        assert_eq!((come_to(1), journal.count()), ([None, None], 2), "once");
         assert_eq!(journal.deeds().count(), 0, "none has begun");
     }
 

@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use anyring_chaos_plan::child;
 use anyring_chaos_plan::journal::{JOURNAL_BYTES, Journal, State};
+use anyring_chaos_plan::{Fault, child};
 
 use super::{Change, Disk, Draw, Model, PowerRecord, apply, crash, sector_bytes, strangers};
 use crate::launch::{Running, in_group};
@@ -207,8 +207,11 @@ impl Power {
         outcome.stderr = [&program.stderr, &*outcome.stderr].concat();
         outcome.harms = plan.harms();
         let (mut injected, unlogged) = plan.injected();
+        let is_cut = *state == State::Cut;
+        // A process that ended between the note and the cut has not cut the power.
+        injected.retain(|one| is_cut || !matches!(one.fault, Fault::CutBefore | Fault::CutAfter));
         injected.extend(lost);
-        let moment = if *state == State::Cut { moment } else { 0 };
+        let moment = if is_cut { moment } else { 0 };
         let power = PowerReport { moment, is_full: *state == State::Full, ..report };
         Ok(Some(Report { outcome, injected, unlogged, power: Some(power) }))
     }

@@ -180,12 +180,12 @@ fn noted<T>(journal: &Journal, noted: Option<T>) -> T {
 
 /// Comes to a moment at which the power may be cut, and ends this process if the power is cut.
 fn come_to(journal: &Journal, moment: u64, subject: Subject, opcode: u16) {
-    if journal.comes_to(moment)
-        && let Some(plan) = plan()
-    {
-        let injection = Injection { id: moment, value: 0 };
-        plan.note(&Entry { injection, subject, opcode, pid: os::getpid() as u32 });
-    }
+    journal.cut_at(moment, || {
+        if let Some(plan) = plan() {
+            let injection = Injection { id: moment, value: 0 };
+            plan.note(&Entry { injection, subject, opcode, pid: os::getpid() as u32 });
+        }
+    });
     if journal.state() != State::Running {
         end_process();
     }
