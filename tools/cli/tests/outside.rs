@@ -175,6 +175,8 @@ struct Trace {
 impl Trace {
     fn start(program: &Program, words: &[&str]) -> Trace {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("outside-{}", program.id()));
+        // An earlier test that failed may have left the trace of a process that had this number.
+        let _ = fs::remove_file(&path);
         let mut command = Command::new(anyring());
         command.args(["trace", "-p", &program.id(), "-o"]).arg(&path).args(words);
         Trace { child: command.spawn().unwrap(), path }
