@@ -50,8 +50,8 @@ pub fn ftruncate(fd: Fd, length: u64) -> Result<(), Errno> {
     unsafe { call(nr::__NR_ftruncate, [fd as usize, length as usize, 0, 0, 0, 0]) }.map(drop)
 }
 
-/// Grows a memfd to at least `length` bytes. The program's limit on file sizes is not meant for it, and exceeding
-/// the limit would send a signal: so the limit is raised meanwhile, if permitted.
+/// Grows a memfd to at least `length` bytes. The program's limit on file sizes is raised meanwhile, if permitted: it is not
+/// meant for the engine, and exceeding it would send a signal.
 pub fn grow_memfd(memfd: Fd, length: u64) -> Result<(), Errno> {
     if size(memfd)? >= length {
         return Ok(());
@@ -273,7 +273,7 @@ pub fn is_still_own(fd: Fd) -> bool {
     }
 }
 
-/// Closes such a descriptor, if it still is the engine's.
+/// Closes a descriptor, if it [is still the engine's](is_still_own).
 pub fn close_own(fd: Fd) {
     if is_still_own(fd) { close(fd) } else { own::forget(fd) }
 }
@@ -351,7 +351,7 @@ pub fn can_be_polled(fd: Fd) -> bool {
     added != Err(Errno::EPERM)
 }
 
-/// Makes a call that may sleep, through the front end if that wants to make it itself.
+/// Makes a call that may sleep: by the front end's `Host::sleep`, unless the call has a signal mask.
 ///
 /// # Safety
 /// As for the call that `number` names.
@@ -659,8 +659,8 @@ pub fn open_at(directory: Fd, path: &CStr, flags: u32) -> Result<Fd, Errno> {
         .map(|fd| fd as Fd)
 }
 
-/// Replaces a regular file, or none, by one with this content, which is first written to `beside`, a path in the same directory that nobody
-/// else uses. A write beyond the limit of file sizes fails with `EFBIG`, without its signal.
+/// Writes a regular file at `path`, in place of the one that may be there. The content is first written to `beside`, a path in the same
+/// directory that nobody else uses. A write beyond the limit of file sizes fails with `EFBIG`, without its signal.
 pub fn replace_file(path: &CStr, beside: &CStr, content: &[u8]) -> Result<(), Errno> {
     const MODE: usize = 0o644;
     let at = nr::AT_FDCWD as isize as usize;
@@ -810,7 +810,7 @@ const NO: u8 = 1;
 
 const YES: u8 = 2;
 
-/// True if a read with `RWF_NOWAIT` that misses the page cache begins at the device, as since Linux 6.12; before, it begins nothing.
+/// True if a read with `RWF_NOWAIT` that misses the page cache begins to read from the device: so since Linux 6.12.
 pub fn nowait_begins_reads() -> bool {
     // Relaxed: no other memory depends on it.
     match BEGINS_READS.load(Ordering::Relaxed) {
@@ -1045,9 +1045,9 @@ pub fn reopen(fd: Fd) -> Result<Fd, Errno> {
     open(&fd_path(fd), nr::O_RDWR | nr::O_CLOEXEC)
 }
 
-/// Calls `maps` with a second open file description of the file behind `fd`. A mapping keeps its description alive: the
-/// program's own would not end with the program's last descriptor. If no second description can be made, as without `/proc`,
-/// `maps` gets `fd` itself.
+/// Calls `maps` with a second open file description of the file behind `fd`. A mapping keeps its description alive, and the
+/// program's description is to end with the program's last descriptor. If no second description can be made, as without
+/// `/proc`, `maps` gets `fd` itself.
 pub fn by_own_description<T>(fd: Fd, maps: impl FnOnce(Fd) -> T) -> T {
     let own = reopen(fd).map(OwnedFd::new);
     maps(own.as_ref().map_or(fd, OwnedFd::fd))

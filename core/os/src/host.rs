@@ -44,15 +44,15 @@ pub trait Host: Sync {
     }
 
     /// Returns a function that finds out whether code of this process may close or replace a descriptor without a report, now and until
-    /// `frontend::code_comes`. It may take milliseconds, and is called in a thread of its own. Without such a function, code may.
+    /// `frontend::code_comes`. The function may take milliseconds, and is called in a thread of its own. `None`: code may do so.
     fn finds_unseen_closes(&self) -> Option<fn() -> bool> {
         None
     }
 
-    /// True if the front end reports that descriptors are shared with other processes: before and after each child of any kind
-    /// (`frontend::hands_over`), and for messages (`frontend::hands_over_ring`, `frontend::received`);
-    /// and duplicates (`frontend::duplicated`). If not, the engine never ends a socket that the program has closed
-    /// before its data are acknowledged.
+    /// True if the front end reports descriptors that other processes share, before and after each child of any kind
+    /// (`frontend::hands_over`) and for messages (`frontend::hands_over_ring`, `frontend::received`), and duplicates
+    /// (`frontend::duplicated`). If not, the engine never ends a socket that the program has closed before its data are
+    /// acknowledged.
     fn sees_handovers(&self) -> bool {
         false
     }
@@ -98,13 +98,13 @@ pub trait Host: Sync {
     }
 }
 
-/// A checker of memory in the program's process: a sanitizer, or a tool of valgrind. It sees neither system calls of the engine
-/// nor what a request may do to memory between its submission and its completion.
+/// A checker of memory in the program's process: a sanitizer, or a tool of valgrind. A checker sees neither system calls of the
+/// engine nor what a request may do to memory between its submission and its completion.
 ///
-/// All methods are called under a ring's lock, or by a thread that has none.
+/// All methods are called by a thread that holds a ring's lock, or no lock.
 pub trait Checker: Sync {
-    /// Notes at its submission that a request uses memory from now on. Returns a number for [`Checker::ends`], 0 if that is not
-    /// to be called.
+    /// Notes that a request, which was just submitted, uses memory from now on. Returns a number for [`Checker::ends`], or 0 if
+    /// `ends` is not to be called.
     fn begins(&self, _memory: &RequestMemory<'_>) -> usize {
         0
     }
@@ -112,10 +112,10 @@ pub trait Checker: Sync {
     /// Notes that a request has given its memory back: its last CQE is about to be posted.
     fn ends(&self, _number: usize, _memory: &RequestMemory<'_>) {}
 
-    /// Notes that a request has ended without a CQE, with its ring.
+    /// Notes that a request has ended with its ring, without a CQE.
     fn drops(&self, _number: usize) {}
 
-    /// Notes that a call that fetches completions returns: its thread has seen what they say.
+    /// Notes that a call that fetches completions returns: its thread knows of all completions that were posted.
     fn fetched(&self) {}
 
     /// True if a read is to fill memory of the engine until it completes, so that the program's own memory can be

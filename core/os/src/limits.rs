@@ -11,7 +11,7 @@ static STATE: AtomicU32 = AtomicU32::new(0);
 const LIFTED: u32 = 1 << 31;
 /// A thread waits for the end of [`LIFTED`].
 const AWAITED: u32 = 1 << 30;
-/// One step of the group number. Creators of processes are counted by group: once a wait for a group has timed out, a new one begins.
+/// One step of the group number. Creators of processes are counted by group: a new group begins when a wait for one has timed out.
 const GROUP: u32 = 1 << 16;
 const GROUPS: u32 = AWAITED - GROUP;
 const MAKERS: u32 = GROUP - 1;
@@ -19,8 +19,8 @@ const MAKERS: u32 = GROUP - 1;
 /// How long to wait for threads that create processes before a limit is raised. Creation takes microseconds, but the functions
 /// that do it may return only when the new process has ended.
 const PATIENCE_NS: u64 = 10_000_000;
-/// How long to wait for threads that execute programs. An `execve` fails soon, or else ends all other threads: one that had raised a
-/// limit could not restore it.
+/// How long to wait for threads that execute programs. An `execve` either fails soon, or ends all other threads: then a thread that
+/// has raised a limit could not restore it.
 const PATIENCE_WITH_PROGRAMS_NS: u64 = 1_000_000_000;
 
 /// How many of the threads counted in [`STATE`] execute programs.
@@ -30,7 +30,7 @@ static EXECUTING: AtomicU32 = AtomicU32::new(0);
 struct Lifting;
 
 impl Lifting {
-    /// Waits until no other thread has the right.
+    /// Takes the right when no other thread has it.
     fn begin() -> Lifting {
         // Acquire pairs with the release in `drop`.
         while STATE.fetch_or(LIFTED, Ordering::Acquire) & LIFTED != 0 {
@@ -106,7 +106,7 @@ pub fn unlifted<T>(act: impl FnOnce() -> T) -> T {
         state = STATE.load(Ordering::Relaxed);
     }
     let result = act();
-    made(state & GROUPS);
+    uncount(state & GROUPS);
     result
 }
 
@@ -119,7 +119,7 @@ pub fn executing<T>(act: impl FnOnce() -> T) -> T {
 }
 
 /// Uncounts a thread that has created its process.
-fn made(group: u32) {
+fn uncount(group: u32) {
     let mut state = STATE.load(Ordering::Relaxed);
     // Not counted any more if a wait for its group has timed out, or in a child after `fork`.
     while state & GROUPS == group && state & MAKERS != 0 {
@@ -180,10 +180,10 @@ pub fn highest(old: &nr::rlimit64) -> Option<nr::rlimit64> {
     (old.rlim_cur < old.rlim_max).then_some(nr::rlimit64 { rlim_cur: old.rlim_max, rlim_max: old.rlim_max })
 }
 
-/// The size of files was limited at the last look.
+/// The size of files was limited when [`with_file_size`] last asked.
 static SIZES_LIMITED: AtomicBool = AtomicBool::new(false);
 
-/// True if the size of files was limited when memory was last made for a ring. To ask each time would cost a system call for each write.
+/// True if the size of files was limited when the engine last made memory. To ask now would cost each write a system call.
 pub fn were_sizes_limited() -> bool {
     SIZES_LIMITED.load(Ordering::Relaxed)
 }

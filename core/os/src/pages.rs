@@ -62,7 +62,7 @@ pub fn whole(length: usize) -> usize {
 /// address tags from every thread.
 ///
 /// # Errors
-/// `EFAULT` if they are not, or if they are shared with a file on storage; `ENOMEM`.
+/// `EFAULT` if the pages are not, or if they are shared with a file on storage; `ENOMEM`.
 pub fn take(first: u64, length: u64) -> Result<(), Errno> {
     fault_in(first, length)?;
     // Unlike `madvise`, the list of mappings has untagged addresses.
@@ -77,9 +77,9 @@ fn fault_in(first: u64, length: u64) -> Result<(), Errno> {
     match populate(first as usize, length as usize) {
         Ok(_) => Ok(()),
         Err(Errno::EINVAL | Errno::ENOSYS | Errno::EPERM) if is_unknown_advice(populate) => {
-            mapped(first, length)
+            check_mapped(first, length)
         }
-        Err(Errno::ENOMEM) => mapped(first, length).and(Err(Errno::ENOMEM)),
+        Err(Errno::ENOMEM) => check_mapped(first, length).and(Err(Errno::ENOMEM)),
         Err(_) => Err(Errno::EFAULT),
     }
 }
@@ -90,7 +90,7 @@ fn is_unknown_advice(populate: impl Fn(usize, usize) -> Result<usize, Errno>) ->
 }
 
 /// Checks that the whole range is mapped, in pieces of bounded length.
-fn mapped(first: u64, length: u64) -> Result<(), Errno> {
+fn check_mapped(first: u64, length: u64) -> Result<(), Errno> {
     const PIECE: usize = 1024;
     let mut resident = [0u8; PIECE];
     let step = PIECE as u64 * page_bytes() as u64;
@@ -161,8 +161,8 @@ fn shared_mapping(maps: crate::Fd, address: u64, flags: u32, name: &mut [u8]) ->
 /// on the file system in which the kernel keeps such memory.
 const ANONYMOUS: &[u8] = b"/dev/zero (deleted)\0";
 
-/// Maps anonymous memory that the program shares with its children a second time: the pages stay valid, whatever the program does
-/// to its own mapping, and no file can be truncated under them. `None` for other memory, or if the kernel cannot tell (before
+/// Makes a second mapping of anonymous memory that the program shares with its children: the pages stay valid, whatever the program
+/// does to its own mapping, and no file can be truncated under them. `None` for other memory, or if the kernel cannot tell (before
 /// Linux 6.11, or without `/proc`). `memfd` is any memfd of the engine.
 pub fn map_again(first: u64, length: u64, memfd: crate::Fd) -> Option<*mut u8> {
     let first = arch::untagged(first);

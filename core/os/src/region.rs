@@ -32,7 +32,7 @@ impl Region {
         Ok(Region { start: crate::map_shared(memfd, offset, length)?, length, owner: Owner::Engine })
     }
 
-    /// Takes pages of the program. Pages of anonymous shared memory are mapped a second time, and so stay valid as pages that
+    /// Takes pages of the program. Pages of anonymous shared memory are mapped a second time, and so stay valid like pages that
     /// the kernel pins; `memfd` is any memfd of the engine.
     ///
     /// # Errors

@@ -111,7 +111,7 @@ fn change_mask(how: u32, mask: u64) {
     debug_assert!(changed.is_ok(), "the arguments are right");
 }
 
-/// Runs `act`, which may make a file longer, without the signal of a file beyond the limit of file sizes.
+/// Runs `act`, which may make a file longer, without SIGXFSZ if the file exceeds the limit of file sizes.
 pub fn without_size_signal<T>(act: impl FnOnce() -> T) -> T {
     let bit = signal_bit(nr::SIGXFSZ);
     let mut before = 0u64;
@@ -119,7 +119,7 @@ pub fn without_size_signal<T>(act: impl FnOnce() -> T) -> T {
         [nr::SIG_BLOCK as usize, &raw const bit as usize, &raw mut before as usize, SET_BYTES, 0, 0];
     // SAFETY: reads and writes masks of ours.
     let blocked = unsafe { call(nr::__NR_rt_sigprocmask, arguments) };
-    // A signal that was not blocked does not wait.
+    // A signal that was not blocked cannot have been pending.
     let was_pending = before & bit != 0 && pending_signals() & bit != 0;
     let result = act();
     if blocked.is_ok() && !was_pending && pending_signals() & bit != 0 {

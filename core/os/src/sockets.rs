@@ -16,7 +16,7 @@ use anyring_abi::Errno;
 /// Returns an `int` option at `SOL_SOCKET`.
 pub fn socket_option(fd: Fd, name: u32) -> Result<i32, Errno> {
     match socket_option_at(fd, SOL_SOCKET, name) {
-        Err(refusal @ (Errno::ENOSYS | Errno::EPERM)) => told_otherwise(fd, name, refusal),
+        Err(refusal @ (Errno::ENOSYS | Errno::EPERM)) => find_by_other_calls(fd, name, refusal),
         answer => answer,
     }
 }
@@ -61,7 +61,7 @@ pub fn set_socket_option(fd: Fd, level: u32, name: u32, value: i32) -> Result<()
 
 /// Finds out an option of a socket by other calls, because `getsockopt` is refused.
 #[cold]
-fn told_otherwise(fd: Fd, name: u32, refusal: Errno) -> Result<i32, Errno> {
+fn find_by_other_calls(fd: Fd, name: u32, refusal: Errno) -> Result<i32, Errno> {
     let family = family(fd)?;
     match name {
         SO_DOMAIN => Ok(family.into()),
@@ -115,8 +115,8 @@ pub fn unread(fd: Fd) -> Result<usize, Errno> {
     queued(fd, FIONREAD)
 }
 
-/// Returns the number of sent bytes that have not left a socket for good: TCP's that were not acknowledged, and UDP's that are held back,
-/// or have not left this machine.
+/// Returns the number of sent bytes that are still in a socket: with TCP those not acknowledged, with UDP those held back or still on
+/// this machine.
 pub fn unsent(fd: Fd) -> Result<usize, Errno> {
     queued(fd, TIOCOUTQ)
 }

@@ -206,7 +206,7 @@ pub fn write_bytes(address: u64, bytes: &[u8]) -> Result<(), Errno> {
     unsafe { copy(address as *mut u8, bytes.as_ptr(), bytes.len()) }
 }
 
-/// Returns the index of the first zero byte. Looks at words: the C library's own search is not to be had, and that of `core` ends byte by byte.
+/// Returns the index of the first zero byte. Looks at words; `core`'s search looks at more single bytes, and the C library's is not available.
 #[inline]
 fn first_zero(bytes: &[u8]) -> Option<usize> {
     const ONES: u64 = u64::MAX / 0xff;
@@ -234,7 +234,7 @@ impl Path {
     /// Maximum length of a path with its terminating zero; the kernel's `PATH_MAX`.
     const MOST: usize = 4096;
 
-    /// Copies the path at `address`, which may be empty, into the memory of this path, which is no longer needed.
+    /// Copies the path at `address`, which may be empty. Reuses the memory of this path, whose content is no longer needed.
     ///
     /// # Errors
     /// `ENAMETOOLONG`, `EFAULT`.
@@ -286,7 +286,7 @@ impl Path {
         self.bytes.len() <= 1
     }
 
-    /// True if its memory is small enough to be kept for other paths.
+    /// True if the path's memory is small enough to be kept for other paths.
     pub fn is_short(&self) -> bool {
         self.bytes.capacity() <= 256
     }

@@ -1,8 +1,8 @@
 //! Calls `clock_gettime(2)` without a system call, by the function in the kernel's vDSO.
 //!
 //! The function is looked up when the first ring is set up, or tracing begins, in the ELF image whose address the front end has from the
-//! auxiliary vector: no file is opened for that, since a filter of the program may kill for it. Until then, and if the function is not found,
-//! the system call is made.
+//! auxiliary vector. No file is opened, because a filter of the program may kill the process for that. Until then, and if the function is
+//! not found, the system call is made.
 
 use core::ffi::CStr;
 use core::mem::size_of;
@@ -24,7 +24,7 @@ pub fn note_image(address: usize) {
     IMAGE.store(address, Ordering::Relaxed);
 }
 
-/// Looks up the function, unless that was found, or no front end has noted the image.
+/// Looks up the function, unless it was found already, or the image's address is unknown.
 pub fn find_clock() {
     let base = IMAGE.load(Ordering::Relaxed);
     // The program may have unmapped the image (valgrind does).

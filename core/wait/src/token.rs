@@ -58,7 +58,7 @@ impl Sleeper {
     }
 
     /// Marks the sleeper as woken. True on the first call of each sleep: the sleeper is to be woken now.
-    fn wakes(&mut self) -> bool {
+    fn mark_woken(&mut self) -> bool {
         !core::mem::replace(&mut self.woken, true)
     }
 }
@@ -151,7 +151,7 @@ impl Token {
         self.beside -= 1;
     }
 
-    /// Wakes each thread whose position `tail`, that of the CQ, has reached, unless it was woken already. Observers are woken by any post.
+    /// Wakes all observers, and each thread whose position the CQ's `tail` has reached, unless they were woken already.
     pub fn posted(&mut self, tail: u32, mut wake: impl FnMut(Wake)) {
         if self.driver_until.is_some_and(|until| has_reached(tail, until)) {
             self.driver_until = None;
@@ -160,7 +160,7 @@ impl Token {
         for (place, sleeper) in self.sleepers.iter_mut().enumerate() {
             if let Some(sleeper) = sleeper
                 && sleeper.is_content_with(tail)
-                && sleeper.wakes()
+                && sleeper.mark_woken()
             {
                 wake(Wake::Sleeper(place));
             }
@@ -172,7 +172,7 @@ impl Token {
         for (place, sleeper) in self.sleepers.iter_mut().enumerate() {
             if let Some(sleeper) = sleeper
                 && sleeper.sleep == Sleep::Observer
-                && sleeper.wakes()
+                && sleeper.mark_woken()
             {
                 wake(Wake::Sleeper(place));
             }
@@ -193,7 +193,7 @@ impl Token {
         let mut sleepers = self.sleepers.iter_mut().enumerate();
         let found = sleepers.find_map(|(place, sleeper)| Some((place, sleeper.as_mut().filter(takes)?)));
         let Some((place, sleeper)) = found else { return false };
-        if sleeper.wakes() {
+        if sleeper.mark_woken() {
             wake(Wake::Sleeper(place));
         }
         true
@@ -206,7 +206,7 @@ impl Token {
         }
         for (place, sleeper) in self.sleepers.iter_mut().enumerate() {
             if let Some(sleeper) = sleeper
-                && sleeper.wakes()
+                && sleeper.mark_woken()
             {
                 wake(Wake::Sleeper(place));
             }
