@@ -31,8 +31,8 @@ impl Set {
     ///
     /// # Errors
     /// As epoll's: `EBADF`, `EEXIST`, `ENOENT`, `EPERM` for a file that cannot be polled; `ENOSPC` if all items are
-    /// used. `EINVAL` without `EPOLLET` and with `EPOLLEXCLUSIVE`, unless the set is an extended one, and with
-    /// `EPOLLWAKEUP`.
+    /// used. `EINVAL` with `EPOLLWAKEUP`; with `EPOLLEXCLUSIVE` unless the set is extended; without `EPOLLET` unless the set
+    /// is extended and its feeder is not [`Feeder::Reactor`](crate::Feeder::Reactor).
     pub fn control(&self, operation: u32, fd: Fd, event: Event) -> Result<(), Errno> {
         self.check_owner()?;
         if operation != DELETE {
@@ -49,7 +49,7 @@ impl Set {
             _ => return Err(Errno::EINVAL),
         }
         drop(state);
-        // A sleeping consumer must watch the change.
+        // A sleeping consumer must notice the change.
         if operation != DELETE {
             self.shared.changed();
         }
@@ -92,7 +92,7 @@ impl Set {
         self.show(item, event);
         state.numbers.insert(fd, item);
         self.count_level(event.events, true);
-        // Pairs with `sleep`: a consumer that sleeps at the bell for this file finds the bell watched, if it was made above.
+        // Pairs with `sleep`: when the consumer counts this file, the feeder watches the bell that was made above.
         self.files.fetch_add(1, Ordering::Release);
         if place == Place::Inside
             && let Err(error) = self.inside.add(fd, event.events, name)
@@ -151,7 +151,7 @@ impl Set {
         result
     }
 
-    /// Returns the watcher for such events.
+    /// Returns the watcher of a file with these events.
     fn place(&self, events: u32) -> Place {
         let odd = events & EPOLLET == 0 || events & EPOLLEXCLUSIVE != 0;
         match &self.source {

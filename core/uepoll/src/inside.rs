@@ -1,9 +1,9 @@
 //! The inner epoll instance of a set.
 //!
 //! epoll identifies a registration by file and number. If the number is closed while the file lives on under another number, the
-//! registration cannot be removed; if it is level-triggered and the file is ready, no wait sleeps any more. So events without a
-//! current registration make the set replace the instance by a new one with the current registrations: if an event comes
-//! repeatedly, or after as many such events as there are registrations, because each registration costs calls.
+//! registration cannot be removed; if it is level-triggered and the file is ready, no wait sleeps any more. So the set replaces the
+//! instance by a new one with the current registrations: when an event without a current registration comes repeatedly, or after
+//! more such events than items, because a replacement costs calls for each registration.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -35,8 +35,8 @@ impl Inside {
         os::epoll_ctl(self.fd(), operation, fd, events, name)
     }
 
-    /// Registers a file without an item. A former registration of the same file and number, which could not be removed then,
-    /// is removed now.
+    /// Registers a file. A former registration of the file under this number, which could not be removed when it ended, is removed
+    /// first.
     pub fn add(&self, fd: Fd, events: u32, name: Token) -> Result<(), Errno> {
         match self.control(EPOLL_CTL_ADD, fd, events, name) {
             Err(Errno::EEXIST) => {

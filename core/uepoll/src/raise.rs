@@ -103,8 +103,8 @@ impl Raiser {
         Raiser { shared, item, alive: Arc::new(AtomicBool::new(true)) }
     }
 
-    /// Adds `events`, which may be any bits, to those that the consumer takes next. If the event is pending already,
-    /// that is one atomic operation, otherwise a few; there is no system call unless the consumer sleeps.
+    /// Adds `events`, which may be any bits, to those that the consumer takes next. This takes one atomic operation if the
+    /// event is pending already, otherwise a few, and no system call unless the consumer sleeps.
     #[inline]
     pub fn raise(&self, events: u32) {
         if self.alive.load(Ordering::Relaxed) && self.shared.ring.raise(self.item, events) == Raised::Visible

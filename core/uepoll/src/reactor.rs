@@ -79,7 +79,7 @@ impl Reactor {
             }
             sink.flush();
             strangers.all_seen(&state);
-            // If this fails, the next such event repeats it: all registrations are edge-triggered.
+            // If this fails, the next events repeat it. Until then the thread sleeps: all registrations are edge-triggered.
             if strangers.found() && self.inside.renew(&state, Some(self.wake)).is_ok() {
                 strangers.forget();
             }

@@ -31,7 +31,7 @@ pub struct Options {
     pub max_items: u32,
     /// The way in which events get into the set.
     pub feeder: Feeder,
-    /// Files may be level-triggered, and use `EPOLLEXCLUSIVE`.
+    /// Files may use `EPOLLEXCLUSIVE`, and be level-triggered unless the feeder is [`Feeder::Reactor`].
     pub extended: bool,
     /// How long a wait polls for events before it sleeps, in nanoseconds.
     pub spin_ns: u64,
@@ -68,7 +68,7 @@ pub(crate) enum Source {
 pub(crate) struct State {
     pub slots: Vec<Slot>,
     pub free: Vec<u32>,
-    /// Items whose removed registration may still be in the ring, up to the position.
+    /// Items whose removed registration may still be in the ring, each with the position after its entry.
     pub resting: VecDeque<(u32, u32)>,
     pub numbers: BTreeMap<Fd, u32>,
     /// The number of registrations that have ended.

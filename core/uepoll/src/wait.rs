@@ -87,7 +87,7 @@ impl Set {
             }
             if consumer.strangers.found() {
                 let renewed = self.renew_inside(&mut consumer);
-                // If the instance cannot be replaced now, the next such events make this thread try again.
+                // If the instance cannot be replaced now, further events without a registration lead to the next attempt.
                 consumer.strangers.forget();
                 if renewed.is_ok() {
                     continue;
@@ -236,7 +236,7 @@ impl Set {
                 return target.count;
             }
             let _ = self.look_inside(consumer, Some(0));
-            // Once a look finds nothing, the feeder reports new events.
+            // The feeder reports new events only after a look has found nothing.
             consumer.inside = !consumer.found.is_empty();
         }
         self.deliver(consumer, target)

@@ -79,7 +79,7 @@ fn sleepers_wake() {
     each(64, |set| ping(set, 4, 20_000));
 }
 
-/// Sleeping consumers wake with files in the set, too, which they also wait for.
+/// Consumers that sleep for files, too, wake for raised events.
 #[by(each(64))]
 fn sleepers_beside_files_wake(set: &Set) {
     let (ours, theirs) = pair();

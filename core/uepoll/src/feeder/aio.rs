@@ -199,7 +199,7 @@ impl Aio {
         self.cancel(item);
     }
 
-    /// Ends the poll of the inner epoll instance; its last completion starts a poll of the new one, unless that waits to be armed.
+    /// Moves the poll of the inner epoll instance to the new instance. An armed poll is cancelled, and its completion arms it again.
     pub fn forget_inside(&mut self, fresh: Fd) {
         let block = self.own_block(INSIDE);
         self.blocks[block as usize].fd = fresh as u32;

@@ -2,7 +2,7 @@
 //!
 //! | feeder | a file is watched by | events are taken by |
 //! |---|---|---|
-//! | `Epoll` | an edge-triggered registration with an inner epoll instance | the consumer, one `epoll_wait` when its ring is empty |
+//! | `Epoll` | an inner epoll instance | the consumer, one `epoll_wait` when its ring is empty |
 //! | `Uring` | a multishot poll of the kernel's `io_uring` | the consumer, from the completion queue, without a call |
 //! | `Aio` | a poll of Linux AIO, armed again in batches | the consumer, from the context's memory, without a call |
 //! | `Reactor` | the inner epoll instance | a thread, while the consumer does something else |
@@ -21,7 +21,7 @@ use linux_raw_sys::general::{EPOLLERR, EPOLLHUP, EPOLLONESHOT};
 /// The ways to find out what files are ready for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Feeder {
-    /// The feeder that was fastest in measurements, of those that are available.
+    /// The default: [`Feeder::Epoll`], on every machine.
     #[default]
     Auto,
     /// An inner epoll instance, from which the consumer takes events by a call.
@@ -89,7 +89,7 @@ pub struct Slot {
     pub enabled: bool,
     /// The `arm` of the feeder's current watch.
     pub arm: u16,
-    /// The number of the set's registrations that had ended when the last one of this item did.
+    /// The set's number of ended registrations when the last registration of this item ended.
     pub ended: u64,
     /// The look that last reported an event of the item, by its number, and the event's index in the array of that
     /// look.
@@ -112,7 +112,7 @@ impl Slot {
 
     /// Returns the events to poll for.
     pub fn interest(&self) -> u32 {
-        // The bits from 28 on say how to watch, not what for.
+        // The bits from 28 on are flags of the registration, not events.
         self.events & 0x0fff_ffff | EPOLLERR | EPOLLHUP
     }
 }
