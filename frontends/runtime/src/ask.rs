@@ -22,7 +22,7 @@ pub enum Answer {
     Is(bool),
     /// The filter kills a process that asks.
     Dies,
-    /// No child can be made to ask the question, or the child would be the first process of a PID namespace.
+    /// No child can be made or waited for, or the child would be the first process of a PID namespace.
     Unknown,
 }
 

@@ -6,8 +6,8 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use linux_raw_sys::general as raw;
 
-/// Opens the file at `path`, if there is a path, and calls `attach` with the descriptor, which is closed after the call; only the first
-/// call with this `begun` does so. On failure, `without` and the reason are logged. Returns false on failure or without a path.
+/// Opens the file at `path`, and calls `attach` with the descriptor, which is closed after the call. Logs `without` and the reason, and
+/// returns false, if this fails; returns false if there is no path. Further calls with this `begun` only return true.
 pub fn once(
     begun: &AtomicBool,
     path: Option<&CStr>,

@@ -16,12 +16,12 @@ use linux_raw_sys::io_uring as abi;
 
 use crate::{process, sys};
 
-/// The kernel is not asked first.
+/// No offer: the user chose the engine, or the kernel's `io_uring` does not work.
 const NONE: u8 = 0;
 /// The kernel engine was chosen because it works, not because the user asked for it: the user engine may make rings that the kernel
 /// refuses.
 const STANDS: u8 = 1;
-/// The user engine could have made such rings, but some of the calls on them cannot be seen.
+/// The user engine makes no rings that the kernel refuses, because some of the calls on them cannot be seen.
 const WITHDRAWN: u8 = 2;
 
 static OFFER: AtomicU8 = AtomicU8::new(NONE);
@@ -80,8 +80,8 @@ pub fn is_ours(number: usize, arguments: [usize; 6]) -> bool {
     !by_index && frontend::is_ring(arguments[0] as i32)
 }
 
-/// Setup flags that determine the layout of the ring's memory. A program that can do without such a flag asks again without it;
-/// programs do so more often with flags for speed, for which the user engine makes no ring.
+/// Setup flags that determine the layout of the ring's memory. If the kernel lacks only flags of other kinds, such as those for speed,
+/// the user engine makes no ring: programs usually ask again without them.
 const LAYOUT: u32 = IORING_SETUP_SQE_MIXED
     | IORING_SETUP_CQE_MIXED
     | IORING_SETUP_SQ_REWIND
@@ -94,7 +94,8 @@ const NEWEST: u32 =
     IORING_SETUP_SQE_MIXED | IORING_SETUP_CQE_MIXED | IORING_SETUP_SQ_REWIND | abi::IORING_SETUP_NO_SQARRAY;
 
 /// Makes `io_uring_setup` with `arguments` on the kernel, and returns its result; `None` if the user engine is to make the ring. `kernel`
-/// makes a system call of the kernel. `closed` is called with a number that may have been a user engine's ring, closed without notice.
+/// makes a system call of the kernel. `closed` gets the new descriptor, whose number a ring of the user engine may have had until an
+/// unnoticed close.
 pub fn set_up(
     arguments: [usize; 6],
     kernel: impl Fn(usize, [usize; 6]) -> isize,

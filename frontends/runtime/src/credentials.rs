@@ -45,8 +45,7 @@ pub fn reach(number: usize, arguments: [usize; 6]) -> Option<Reach> {
     }
 }
 
-/// True if this `prctl` takes rights away. Rights that affect a thread's later calls, and that cannot be queried cheaply, are treated as
-/// affecting all threads.
+/// True if this `prctl` takes rights away. Such a change is treated as one of all threads, because it cannot be queried cheaply later.
 pub fn is_change(option: usize) -> bool {
     matches!(option, PR_CAPBSET_DROP | PR_SET_SECUREBITS | PR_SET_NO_NEW_PRIVS | PR_CAP_AMBIENT)
 }

@@ -56,7 +56,7 @@ pub fn enters() {
     }
 }
 
-/// Notes in a child of `fork` that it has no thread which writes the file.
+/// Notes, in a child of `fork`, that no thread writes the file.
 pub fn forked() {
     IS_BUSY.store(false, Ordering::Relaxed);
     let goes_on = config::stats_file().is_some_and(StatsFile::is_of_each) && calls::rings_exist();

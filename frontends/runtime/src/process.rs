@@ -20,7 +20,7 @@ const NOBODY: u8 = 0;
 const ENGINE: u8 = 1;
 /// `anyring-kernel-trace`, which passes the calls on to the kernel.
 const WATCH: u8 = 2;
-/// True if this process was forked from the one that started here.
+/// True if this process began by a `fork`, and has executed no program since.
 static FORKED: AtomicBool = AtomicBool::new(false);
 /// The id of this process, or 0 before it was first read. A front end reads it before a child of `vfork` can, and before the program
 /// installs a filter that may kill a process for asking the kernel.
@@ -439,15 +439,15 @@ pub extern "C" fn end() {
             counters.completed,
             traps,
             calls::PATCHED_SITES.load(Ordering::Relaxed),
-            closes(),
+            how_closes_are_checked(),
         ),
     );
     log::debug!("{} other calls trapped", calls::OTHER_TRAPS.load(Ordering::Relaxed));
 }
 
-/// Returns how waits are checked for closes that were not reported: late, if all closes are seen; at ticks, if some may be unseen. Until
-/// the program's code was searched, that is unknown, and waits are checked at ticks.
-fn closes() -> &'static str {
+/// Returns how waits are checked for unreported closes, in a word of the log: `late` if all closes are seen, `ticks` if some may be
+/// unseen, and `unknown`, which means at ticks, too, before the program's code was searched.
+fn how_closes_are_checked() -> &'static str {
     match frontend::are_closes_seen() {
         Some(true) => "late",
         Some(false) => "ticks",

@@ -342,8 +342,8 @@ pub fn has_attribute(fd: i32, name: &core::ffi::CStr) -> bool {
     }
 }
 
-/// Returns the id that a process has here whose id is `process` in the PID namespace of this descriptor; a negative errno
-/// on failure.
+/// Converts a process id in the PID namespace of the descriptor `namespace` into the id of that process in the caller's
+/// namespace; a negative errno on failure.
 pub fn process_in_namespace(namespace: i32, process: usize) -> isize {
     // linux/nsfs.h
     const NS_GET_TGID_FROM_PIDNS: usize = 0x8004_b707;
