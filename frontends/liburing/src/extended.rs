@@ -28,7 +28,8 @@ pub unsafe fn with(ring: &mut Ring, submit: impl FnOnce(&mut Ring) -> c_int) -> 
     let taken = unsafe { take(ring) };
     let mut before = taken.count as c_int;
     if taken.brings_files {
-        // No thread may wait before the operations that need the files have begun. A bad entry ends a submission, and the rest follows.
+        // These entries bring files for the operations that were taken, which must begin before a thread waits. A bad entry ends a submission,
+        // and the rest follows.
         let mut submitted = 1;
         while submitted > 0 && ring.sq.sqe_tail != ring.taken() {
             submitted = queue::submit_only(ring);
@@ -36,7 +37,7 @@ pub unsafe fn with(ring: &mut Ring, submit: impl FnOnce(&mut Ring) -> c_int) -> 
         }
         anyring_kernel_ring::deliver(ring.ring_fd);
         if submitted < 0 {
-            // The remaining entries bring their files when they are next submitted.
+            // The files of the remaining entries come with the next submission.
             return if before == 0 { submitted } else { before };
         }
     }

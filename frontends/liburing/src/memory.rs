@@ -29,7 +29,7 @@ pub unsafe extern "C" fn io_uring_get_probe_ring(ring: &Ring) -> *mut c_void {
     if probe.is_null() {
         return probe;
     }
-    // The number is one less than there is room for: programs that ask for all opcodes get only those of the kernel.
+    // A probe of all 256 rows would show only the kernel's operations, so one row less is asked for.
     // SAFETY: the memory has room for this number.
     if unsafe { register::io_uring_register_probe(ring, probe, OPERATIONS as c_uint - 1) } >= 0 {
         return probe;

@@ -274,7 +274,7 @@ unsafe fn init(
     Ok(used)
 }
 
-/// Works as [`init`], without an SQ array, which is of no use; with one if the kernel supports no rings without.
+/// Works as [`init`]. The ring has no SQ array, which is of no use, unless the kernel requires one.
 ///
 /// # Safety
 /// As for [`init`].

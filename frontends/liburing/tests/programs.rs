@@ -51,8 +51,8 @@ fn the_rest_of_the_interface() {
     same("rest", Header::Newest, &[]);
 }
 
-/// Code that the sanitizers cannot instrument: a C program, and the library as it is installed. Valgrind does not support
-/// signals that interrupt our system calls, which `rest.c` sends.
+/// Valgrind checks code that the sanitizers cannot instrument: a C program, and the library as it is installed. `rest.c` is left
+/// out, because valgrind does not support signals that interrupt our system calls.
 #[test]
 fn memory_is_used_rightly() {
     let program = program("files", Header::Newest);
@@ -83,7 +83,7 @@ fn memory_in_flight_is_not_the_programs() {
     assert!(leaves.contains("inside a block of size 4 free'd"), "{leaves}");
 }
 
-/// GETDENTS, with any header beside ours; no kernel has this operation.
+/// GETDENTS, which no kernel has, works with any `liburing.h` beside our header.
 #[test]
 fn directories_are_read() {
     for header in [Header::System, Header::Newest] {
@@ -162,7 +162,7 @@ fn the_engine_is_chosen() {
     }
 }
 
-/// A file size limit that the process cannot raise is less than the offset at which programs map a ring's entries.
+/// Rings work although the limit on file sizes, which the process cannot raise, is less than the offset at which programs map SQEs.
 #[test]
 fn a_ring_where_files_are_small() {
     let program = program("files", Header::Newest);
@@ -192,7 +192,7 @@ const DONE_WITHOUT: &[libc::c_long] = &[
     libc::SYS_tgkill,
 ];
 
-/// `docs/system-calls.md`, "Calls that the front ends do without".
+/// The calls of `docs/system-calls.md`, "Calls that the front ends do without", are refused one by one.
 #[test]
 fn a_program_says_the_same_where_a_call_is_refused() {
     for arguments in [&[][..], &["kinds"]] {

@@ -11,8 +11,8 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().parent().unwrap().to_path_buf()
 }
 
-/// Returns the directory of the tests that cargo has built; what they start and load is there and in `tmp/programs` beside it. All of it is
-/// built here, unless cargo-nextest has done so before the tests (`.config/nextest.toml`).
+/// Returns the directory of the tests that cargo has built. The programs and libraries of the tests are there and in `tmp/programs` beside
+/// it; they are built first, unless cargo-nextest has done so before the tests (`.config/nextest.toml`).
 fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
