@@ -80,8 +80,8 @@ pub extern "C" fn start() {
     crate::threads::prepare();
 }
 
-/// Prepares for rings that the kernel is too old for, in a process whose other rings are the kernel's. From here on, setups are seen that
-/// the C library makes, or a site that can be patched before `main`.
+/// Prepares for rings that the kernel is too old for, in a process whose other rings are the kernel's. From here on, anyring sees the setups
+/// that are made by the C library's functions, or at sites that could be patched before `main`.
 fn stand_ready(config: &Config, entry: usize) {
     // SAFETY: the call makes a ring with parameters of the caller.
     let kernel = |number, arguments| unsafe { stub::syscall(number, arguments) };

@@ -1,8 +1,8 @@
 //! The ends of threads: requests that a thread leaves in flight are cancelled, as in the kernel.
 //!
 //! A thread that enters a ring sets a value for a key of the C library, whose destructor runs when
-//! the thread ends. Setting it is one store if the key is low, as that of a library that is loaded first is, so the
-//! trap's handler may do it, too.
+//! the thread ends. Setting the value is one store if the key is low, as the keys of libraries that are loaded first are:
+//! so the trap's handler may set it, too.
 
 use crate::inside;
 use anyring_engine::frontend;

@@ -1,7 +1,7 @@
 //! `mmap`: a ring of the user engine has SQ and CQ at offset 0.
 //!
-//! If calls trap, mappings of completion rings trap, too. They do not if the filter has no effect: under valgrind, which makes the
-//! program's calls itself.
+//! The trap catches mappings of completion rings, too, but not under valgrind: valgrind makes the program's calls itself, where the filter
+//! has no effect.
 
 use super::load;
 use anyring_interpose::calls;

@@ -32,8 +32,8 @@ impl Actions {
     }
 }
 
-/// Finds out the numbers of the C library's kinds; `None` if it lacks these functions, or stores actions in another
-/// way.
+/// Finds out the C library's numbers of the kinds of actions; `None` if it lacks these functions, or stores actions in
+/// another way.
 fn kinds() -> Option<Kinds> {
     // Low numbers are used, because the C library refuses numbers above the limit, which may be low.
     const FIRST: c_int = 1;
@@ -93,7 +93,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Returns the program's actions without those that close `descriptor`; `None` if there are none of these.
+    /// Returns the program's actions without those that close `descriptor`; `None` if no action closes it.
     ///
     /// # Safety
     /// `actions` must be null or come from the C library.

@@ -46,8 +46,8 @@ pub fn is_ring_call(number: u32) -> bool {
     calls::is_ring_call(number as usize)
 }
 
-/// Patches the sites of the program, which begins at `entry`, and of liburing: those of the three calls, and, if there are any, those that close or
-/// duplicate descriptors. Called before `main`.
+/// Patches the sites of the three calls in the program, which begins at `entry`, and in liburing; if there may be any, also the sites that
+/// close or duplicate descriptors. Called before `main`.
 ///
 /// Other libraries rarely contain sites, and reading all their code would double the start time of a small
 /// program; their sites are patched when they trap.
@@ -65,7 +65,7 @@ pub fn beside_kernel(entry: usize, mark: usize) -> bool {
     search(entry, Some(mark))
 }
 
-/// Patches all sites. Returns true if this succeeded. With a `mark` it fails if the code makes other calls, too.
+/// Patches all sites. Returns true if this succeeded, and, with a `mark`, the code makes the three calls only at sites.
 fn search(entry: usize, mark: Option<usize>) -> bool {
     if has_nothing(entry, mark.is_some()) {
         return true;

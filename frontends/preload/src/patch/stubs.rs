@@ -25,7 +25,7 @@ struct Block {
 static BLOCKS: [Block; 64] = [const { Block { start: AtomicUsize::new(0), used: AtomicUsize::new(0) } }; 64];
 
 /// Writes the stub of a site, whose bytes are `body`. Returns its address. With a `mark`, the stub enters the engine only if the byte
-/// at `mark` is not zero. `alone` says that the process has one thread.
+/// at `mark` is not zero, or to make a ring. `alone` says that the process has one thread.
 ///
 /// A page becomes executable with its first stub: no processor can have fetched memory that was not executable.
 pub fn emit(site: &Site, body: &[u8], mark: Option<usize>, alone: bool) -> Option<usize> {
@@ -69,7 +69,7 @@ pub fn stub_at(address: usize, next: usize) -> Option<&'static [u8; STUB]> {
     stub[NEXT..].starts_with(&next.to_ne_bytes()).then_some(stub)
 }
 
-/// Returns a block with room within reach of a jump from `site`, or one that is not mapped yet, and how much of it is used, in units.
+/// Returns a block with room within reach of a jump from `site`, or one that is not mapped yet, and the number of its used units.
 fn block_near(site: usize, unit: usize) -> Option<(&'static Block, usize)> {
     let used = |block: &Block| block.used.load(Ordering::Relaxed).next_multiple_of(unit);
     BLOCKS.iter().map(|block| (block, used(block))).find(|(block, used)| {

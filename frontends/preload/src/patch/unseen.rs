@@ -86,9 +86,9 @@ fn stub_from(start: usize) -> impl Fn(isize, usize) -> Option<&'static [u8; STUB
 /// True if the process has no code except the C library and code that was searched before `main` and closes and duplicates descriptors only at
 /// patched sites. Then closes of rings that this code makes are reported.
 static SITES_TELL: AtomicBool = AtomicBool::new(false);
-/// True if a ring was made whose close these sites report.
+/// True if a ring was made whose close is reported by patched sites.
 static IS_TOLD: AtomicBool = AtomicBool::new(false);
-/// True if other code was loaded after such a ring was made.
+/// True if code that was not searched may close such a ring.
 static IS_LOST: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether the close of a ring that is about to be made will be reported by the sites.
@@ -102,7 +102,7 @@ pub fn trust_sites() -> bool {
     tell && SITES_TELL.load(Ordering::SeqCst)
 }
 
-/// Notes that other code is about to be loaded, which may close rings.
+/// Notes that rings may be closed by code that was not searched: code that is about to be loaded, or whose call has trapped.
 pub fn distrust_sites() {
     SITES_TELL.store(false, Ordering::SeqCst);
     if IS_TOLD.load(Ordering::SeqCst) {

@@ -104,8 +104,8 @@ macro_rules! begin_thread {
     };
 }
 
-/// The body of a function of three arguments at most: calls `$next`, and jumps to the function that it returns, which so sees the original
-/// caller.
+/// The body of a function of three arguments at most: calls `$next`, and jumps to the function that it returns, so that this one sees the
+/// original caller.
 #[cfg(not(test))]
 macro_rules! go_on_in {
     ($next:path) => {

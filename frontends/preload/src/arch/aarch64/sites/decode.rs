@@ -9,8 +9,8 @@ pub const WORD: usize = 4;
 /// The maximum number of instructions from the number to the `svc`.
 const BETWEEN: usize = 32;
 
-/// Calls `found` with the offset and length of each site in `bytes` that makes one of the three calls, or has a number that `is_taken`: from the number
-/// to the `svc`, or, if the `svc` lies before the number, the `svc` alone.
+/// Calls `found` with the offset and length of each site in `bytes` whose number is one of the three or `is_taken`. A site reaches from the
+/// number to the `svc`; if the `svc` lies before the number, it is the `svc` alone.
 pub fn for_each_site(bytes: &[u8], is_taken: impl Fn(u32) -> bool, mut found: impl FnMut(usize, usize)) {
     for (at, chunk) in bytes.chunks_exact(WORD).enumerate() {
         if number(word(chunk)).is_some_and(|number| is_ring_call(number) || is_taken(number)) {
@@ -29,9 +29,9 @@ pub fn has_other_calls(bytes: &[u8]) -> bool {
     words.any(|(at, chunk)| is_number(word(chunk)) && calls_after(bytes, at).next().is_none())
 }
 
-/// True if `bytes` contain a call whose number may be one for which `is_harmless` is false, and which is none of the three calls. For each branch,
-/// `stub_of` returns the stub to which it leads, of the site that ends there. Both arguments are distances from the beginning of `bytes`. Such a branch
-/// makes any call, too, but the stub takes those that close or duplicate descriptors. `are_taken` says that these are all that are not harmless.
+/// True if `bytes` contain a call whose number may be neither harmless (`is_harmless`) nor one of the three. Code may reach a stub with any
+/// number, too, but the stub takes calls that close or duplicate descriptors; `are_taken` says that all others are harmless. `stub_of`
+/// returns the stub at its first argument, for the site that ends at its second: distances from the beginning of `bytes`.
 pub fn has_calls_but(
     bytes: &[u8],
     is_harmless: impl Fn(u32) -> bool,
@@ -47,7 +47,7 @@ pub fn has_calls_but(
     let is_harmless = |number: u32, call: usize| {
         is_ring_call(number) || is_harmless(number) || !is_call(at(call)) && descriptors::is_call(number)
     };
-    // A branch that other code passes by changes nothing for that code.
+    // A branch that an earlier branch skips does not end the code before it.
     let is_passed = |branch: usize| {
         let before = branch.saturating_sub(BETWEEN)..branch;
         branch_distance(at(branch)).is_some()
@@ -55,7 +55,7 @@ pub fn has_calls_but(
     };
     let mut paths = Vec::new();
     for call in (0..bytes.len() / WORD).filter(|&call| makes_call(call)) {
-        // A call leaves the number as it is: compilers let it serve for the next one.
+        // A call leaves the number as it is: compilers use it for the next call, too.
         let ends = |index: usize| {
             number(at(index)).is_some() || changes(at(index)) && !leads_to_stub(index) && !is_passed(index)
         };
@@ -110,8 +110,8 @@ fn changes(instruction: u32) -> bool {
     leaves || !asks && instruction & 0x1f == 8
 }
 
-/// Returns the offset of the site that ends at offset `next`, where a call was made: of the `svc`, if one of the three numbers leads
-/// to it. An `svc` without such a number makes other calls, too, perhaps on a stack with little room.
+/// Returns the offset of the `svc` before offset `next`, which made a call, if code with one of the three numbers leads to it. Another
+/// `svc` makes other calls, too, perhaps on a stack with little room.
 pub fn site_before(bytes: &[u8], next: usize) -> Option<usize> {
     let start = next.checked_sub(WORD)?;
     if start % WORD != 0 || !is_call(word(bytes.get(start..next)?)) {
@@ -144,8 +144,8 @@ fn is_call(instruction: u32) -> bool {
     instruction & 0xffe0_001f == 0xd400_0001
 }
 
-/// The indices of the `svc`s that are reached from the instruction at index `at`, before the code leaves or sets another number: a call leaves
-/// the number as it is.
+/// Returns the indices of the `svc`s that are reached from the instruction at index `at`, before the code leaves or sets another number: a
+/// call leaves the number as it is.
 fn calls_after(bytes: &[u8], at: usize) -> impl Iterator<Item = usize> {
     let mut next = Some(at + 1);
     let step = move || {

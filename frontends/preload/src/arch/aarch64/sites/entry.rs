@@ -30,8 +30,8 @@ const _: () =
 /// The mark of stubs that always enter the engine.
 static ALWAYS: u8 = 1;
 
-/// Returns the stub of a site, for the address `address`. With a `mark`, the stub takes calls for rings only, and those only if the byte at `mark` is
-/// not zero, or if the call makes a ring.
+/// Returns the stub of a site, for the address `address`. With a `mark`, the stub takes the three calls only: setups always, the others if
+/// the byte at `mark` is not zero.
 pub fn stub(site: &Site, _body: &[u8], mark: Option<usize>, address: usize) -> Option<[u8; STUB]> {
     // SAFETY: the template has this length.
     let mut code = unsafe { *(&raw const anyring_preload_stub).cast::<[u8; STUB]>() };

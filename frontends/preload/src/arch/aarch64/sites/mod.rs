@@ -1,7 +1,7 @@
 //! Call sites: their form, and how they are patched.
 //!
-//! The architecture allows a processor to execute an `svc` while another processor replaces it by a branch: it executes either of them
-//! (Arm ARM B2.2.5, "Concurrent modification and execution of instructions"). So the `svc` itself becomes a `b`:
+//! A processor that executes an `svc` while another processor replaces it by a branch executes one of the two (Arm ARM B2.2.5,
+//! "Concurrent modification and execution of instructions"). So the `svc` itself becomes a `b`:
 //!
 //! ```text
 //!        mov  x8, #426          mov  x8, #426

@@ -35,7 +35,7 @@ pub fn for_each_site(bytes: &[u8], is_taken: impl Fn(u32) -> bool, mut found: im
     });
 }
 
-/// True if the site with these bytes moves the number of one of the calls itself. Otherwise its number is known only when it runs.
+/// True if the site with these bytes loads a constant as the number. Otherwise its number is known only when it runs.
 pub fn has_number(site: &[u8]) -> bool {
     site[0] == MOVE_OPCODE
 }
@@ -109,9 +109,9 @@ pub fn has_other_calls(bytes: &[u8]) -> bool {
     has
 }
 
-/// True if `bytes` contain a call whose number may be one for which `is_harmless` is false, except at sites that jump to a stub. For each jump,
-/// `stub_of` returns the stub to which it leads, of the site that ends there. Both arguments are distances from the beginning of `bytes`. A stub that was
-/// made for a number in a register serves only if `are_taken`: it takes all calls that are not harmless.
+/// True if `bytes` contain a call whose number may not be harmless (`is_harmless`), except at sites that jump to a stub. `stub_of` returns
+/// the stub at its first argument, for the site that ends at its second: distances from the beginning of `bytes`. A stub for a number in a
+/// register counts only if it takes all calls that are not harmless (`are_taken`).
 ///
 /// Jumps through a register, or a table, into the code between a number and its call are not noticed.
 pub fn has_calls_but(
