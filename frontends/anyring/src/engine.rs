@@ -26,8 +26,8 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// Returns the engine that [`Engine::Auto`] stands for in this process, for rings that ask for nothing that the kernel is too
-    /// old for. The other values stand for themselves.
+    /// Returns the engine that [`Engine::Auto`] stands for in this process, for rings whose setup flags the kernel knows. The other
+    /// values stand for themselves.
     pub fn resolve(self) -> Engine {
         static CHOSEN: OnceLock<Engine> = OnceLock::new();
         match self {
@@ -119,8 +119,8 @@ pub(crate) fn spawn_thread(
     if let Some(bytes) = stack_bytes {
         builder = builder.stack_size(bytes);
     }
-    // The new thread inherits the mask. The C library keeps those signals unblocked with which it makes all
-    // threads change their credentials.
+    // The new thread inherits the mask. The C library keeps its own signals unblocked, by which it makes all threads change
+    // their credentials.
     let mask = block_signals();
     let result = builder.spawn(run);
     // SAFETY: `block_signals` has written the mask.

@@ -54,7 +54,8 @@ impl Interest {
     pub const PRIORITY: Interest = Interest(libc::EPOLLPRI as u32);
     /// Reports one event, then none until the file is modified.
     pub const ONCE: Interest = Interest(libc::EPOLLONESHOT as u32);
-    /// Reports the event again as long as the file is ready (level-triggered); for sets with [`Builder::extended`].
+    /// Reports the event again as long as the file is ready (level-triggered); for sets with [`Builder::extended`], but not with
+    /// [`Feeder::Reactor`].
     pub const LEVEL: Interest = Interest(LEVEL);
     /// If several sets watch a file, an event need not be reported to all of them; for sets with [`Builder::extended`].
     pub const EXCLUSIVE: Interest = Interest(libc::EPOLLEXCLUSIVE as u32);
@@ -112,7 +113,7 @@ impl Builder {
 pub struct Set(anyring_uepoll::Set);
 
 impl Set {
-    /// Makes a set for at most `max_items` files and events, with the feeder that was found to be best.
+    /// Makes a set for at most `max_items` files and events, with the default feeder, [`Feeder::Epoll`].
     ///
     /// # Errors
     /// As [`Builder::build`].

@@ -231,7 +231,7 @@ fn what_threads_may_do() {
     both::<anyring::uepoll::UserEvent>();
 }
 
-/// The id of a request of one ring may be that of another ring's request, of another kind.
+/// A request may have the id of another ring's request, even of one of another kind.
 #[both]
 fn streams_of_another_ring(engine: Engine) {
     let (mut one, mut other) = (ring(engine), ring(engine));

@@ -29,7 +29,7 @@ impl Frontend for Linked {
 /// have been started.
 pub fn trap_within(text: &Range<usize>) {
     static LINKED: &dyn Frontend = &Linked;
-    // Programs at a fixed address would have each other's text in the filter, which `exec` keeps.
+    // `exec` keeps the filter, which would also trap calls of the next program at a fixed address.
     let result = if low::is_low(text.start) {
         Err(trap::Failure::Refused("the program lies at a fixed address", 0))
     } else {

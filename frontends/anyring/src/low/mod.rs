@@ -2,8 +2,8 @@
 //!
 //! Nothing here allocates, copies or keeps anything for a request, and with the kernel's engine nothing lies between
 //! the program and the ring: a request takes as many instructions as with the `io-uring` crate, or fewer. In return,
-//! code that pushes a request promises that the memory and files that it names stay valid as long as needed:
-//! [`SubmissionQueue::push`] is `unsafe`, as are registrations of memory; nothing else is.
+//! code that pushes a request promises that the memory and files that it names stay valid as long as needed: pushes such as
+//! [`SubmissionQueue::push`] are `unsafe`, as are registrations of memory, [`Submitter::enter`] and [`Submitter::register`].
 //!
 //! ```
 //! use anyring::Builder;

@@ -171,10 +171,9 @@ impl<S: Submission> SubmissionQueue<'_, S> {
     /// [`sync`](SubmissionQueue::sync).
     ///
     /// # Safety
-    /// All memory that the entry names must be as the operation requires, and must stay so until
-    /// the request's last completion (until the submission for what the engine copies then: times, paths,
-    /// addresses, arrays of buffers). Descriptors must stay open until the entry is submitted. A ring that is dropped does not
-    /// wait for its requests.
+    /// All memory that the entry names must be as the operation requires, and must stay so until the request's last completion.
+    /// Times, paths, addresses and arrays of buffers must stay only until the submission, which copies them. Descriptors must stay
+    /// open until the entry is submitted. A ring that is dropped does not wait for its requests.
     ///
     /// An entry that posts a completion to another ring ([`MsgRing`](super::op::MsgRing)) needs the consent of that ring's
     /// owner, who may trust the completion: a safe [`Ring`](crate::Ring) accepts only completions with the user data

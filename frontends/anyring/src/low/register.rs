@@ -130,7 +130,7 @@ impl Control {
     /// # Errors
     /// As `IORING_REGISTER_PROBE`.
     pub fn probe(&self) -> Result<Probe, Error> {
-        // One less than the maximum: a program that asks for all opcodes is shown only those of the kernel.
+        // A probe of all 256 rows would show only the kernel's operations, so one row less is asked for.
         const OPERATIONS: usize = 255;
         const SUPPORTED: u16 = 1;
         // A header of 16 bytes, then 8 bytes for each operation, with its opcode first, and its flags in bytes 2 and 3.

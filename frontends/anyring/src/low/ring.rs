@@ -314,12 +314,12 @@ impl<S: Submission, C: Completion> Ring<S, C> {
             let private = unsafe { self.sq.take_private(fd, setup_flags, features) };
             taken = private.count as usize;
             if private.brings_files {
-                // No thread may wait before the operations that need the files have begun.
+                // These entries bring files for the private operations, which must begin before a thread waits.
                 let (count, failed) = self.submit_all();
                 anyring_kernel_ring::deliver(fd);
                 taken += count;
                 if let Some(error) = failed {
-                    // The remaining entries bring their files when they are next submitted.
+                    // The files of the remaining entries come with the next submission.
                     return if taken == 0 { Err(error) } else { Ok(taken) };
                 }
             }

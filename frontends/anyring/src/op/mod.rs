@@ -94,8 +94,8 @@ pub fn cancel(request: impl Into<Id>) -> Cancel {
 
 // SAFETY: the entry names no memory.
 unsafe impl Operation for Cancel {
-    /// `Ok` if the request was found and ends now. `ENOENT`: there was no such request; `EALREADY`: it has
-    /// begun work that cannot be interrupted.
+    /// `Ok` if the request was found and ends now. `ENOENT`: there was no such request; `EALREADY`: the request
+    /// has begun work that cannot be interrupted.
     type Output = Result<(), Error>;
 
     const NAME: &'static str = "ASYNC_CANCEL";

@@ -41,7 +41,7 @@ impl Timeout {
 
 // SAFETY: the operation owns the time.
 unsafe impl Operation for Timeout {
-    /// `Ok` when the time is over, or when as many requests have ended.
+    /// `Ok` when the time is over, or when as many requests have ended as [`count`](Timeout::count) says.
     type Output = Result<(), Error>;
 
     const NAME: &'static str = "TIMEOUT";

@@ -121,9 +121,9 @@ impl Ring {
     /// ```
     ///
     /// # Safety
-    /// The ring trusts its completions: no completion may be posted to it whose user data is not `u64::MAX`, except by its own requests,
-    /// so each tag of a file or a buffer must be `u64::MAX`, or none. The ring's own registrations must stay as they are: its table
-    /// of files, its buffers, its groups of buffers.
+    /// The ring trusts its completions: any that are not posted by its own requests must have the user data `u64::MAX`. So each tag
+    /// of a file or a buffer must be `u64::MAX`, or none. The ring's own registrations must stay as they are: its table of files, its
+    /// buffers, its groups of buffers.
     pub unsafe fn submitter(&self) -> &Submitter {
         self.low.submitter()
     }
