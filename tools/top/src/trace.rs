@@ -41,7 +41,7 @@ pub struct Watch {
     unready: Vec<Identity>,
     /// The number of rings that were found.
     count: u32,
-    /// Rings of the process that were left to another process, which has them, too.
+    /// Rings of the process that are watched in another process, which has them, too.
     left: Vec<Identity>,
     /// The descriptor of the only ring that is watched; `None` for all rings.
     only: Option<RawFd>,
@@ -52,7 +52,7 @@ pub struct Watch {
     next_search_ns: Option<u64>,
 }
 
-/// The rings that any process is watched for: a ring that several of them have is watched for the one that it was found in first.
+/// The rings that are watched in any process. A ring that several processes have is watched in the one in which it was found first.
 #[derive(Debug, Default)]
 pub struct Taken(HashSet<Identity>);
 

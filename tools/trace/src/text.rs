@@ -40,7 +40,7 @@ pub enum Time {
     SinceLine,
     /// The time of day.
     OfDay {
-        /// The time of day at the beginning of the monotonic clock, in nanoseconds; more than those of a day are left out.
+        /// The time of day at the beginning of the monotonic clock, in nanoseconds; whole days are ignored.
         begun_ns: u64,
         /// With microseconds.
         microseconds: bool,

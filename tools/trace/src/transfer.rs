@@ -19,7 +19,7 @@ pub struct Asked {
     pub writes: bool,
 }
 
-/// True if the result of such requests is a count of bytes.
+/// True if the result of the operation is a count of bytes.
 pub fn moves_bytes(op: &Op) -> bool {
     let moves = op.arguments.iter().any(|argument| {
         matches!(

@@ -1,4 +1,4 @@
-//! Requests that the kernel gave to its worker threads, as far as somebody sees that.
+//! Requests that the kernel gave to its worker threads, if a source reports them ([`Workers`]).
 //!
 //! The memory of a ring does not show how the kernel did a request. The kernel's tracepoint `io_uring_queue_async_work` names the process,
 //! the user data and the operation of each request that a worker is to do. Programs may use the same user data for several requests, so a
