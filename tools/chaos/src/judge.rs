@@ -18,7 +18,7 @@ pub struct Rule {
 /// The way in which a run failed. Two values are equal if the runs failed in the same way.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Failure {
-    /// The run ended in a way in which it does not end without faults.
+    /// The run ended otherwise than without faults.
     End(End),
     /// The output of the run matches the expression.
     Matches(String),
@@ -26,7 +26,7 @@ pub enum Failure {
     Differs,
     /// The program changed or freed memory that a request in flight used.
     Harm,
-    /// The program ended before the power was cut, in a way in which it does not end without faults.
+    /// The program ended before the power was cut, and otherwise than without faults.
     Program(End),
 }
 
@@ -85,7 +85,7 @@ impl Judge {
         (self.rule.compare && outcome.stdout != self.reference.stdout).then_some(Failure::Differs)
     }
 
-    /// Returns how the program fails without faults, if a run that ends so passes.
+    /// Returns the failing end of the run without faults, if runs with the same end pass.
     pub fn fails_without_faults(&self) -> Option<End> {
         let Outcome { end, program, .. } = self.reference;
         let end = program.filter(|&end| end != End::Exit(0)).unwrap_or(end);

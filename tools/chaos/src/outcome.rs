@@ -43,15 +43,15 @@ fn signal_name(signal: i32) -> &'static str {
 /// The end of a program, and its output, if that was kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// The end of the program.
+    /// The end of the program; with a power cut, the end of the check.
     pub end: End,
-    /// The program's standard output.
+    /// The program's standard output; with a power cut, followed by the check's.
     pub stdout: Vec<u8>,
-    /// The program's standard error.
+    /// The program's standard error; with a power cut, followed by the check's.
     pub stderr: Vec<u8>,
     /// Harm to memory of the requests in flight.
     pub harms: Harms,
-    /// The end of the program, if it ended before the power was cut; `end` is then that of the check.
+    /// With a power cut, the end of the program, if it ended before.
     pub program: Option<End>,
 }
 

@@ -117,7 +117,7 @@ pub fn crash(record: &Record, model: &Model, sector: u64, draw: &Draw<'_>) -> Cr
     Crash { losses, consequences, left: leave(record, model, sector, &fates) }
 }
 
-/// Decides the fate of each operation. Returns also those that are lost by decision, and those that are lost in consequence.
+/// Decides the fate of each operation. Also returns the operations that are lost by decision, and those that are lost in consequence.
 fn decide(record: &Record, model: &Model, draw: &Draw<'_>) -> (Vec<Fate>, Vec<(usize, Fault)>, Vec<usize>) {
     let durable = durable(record, model);
     let mut fates = vec![Fate::Kept; record.deeds.len()];
