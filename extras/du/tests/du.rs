@@ -301,7 +301,7 @@ fn order(words: &[OsString], sorted: bool) -> Vec<OsString> {
 
 const WAYS: [Way; 3] = [Way::User, Way::Kernel, Way::Denied];
 
-/// The directory for which a file with names in several counts depends on the order; the total does not.
+/// A file with names in several directories counts for one of them, which depends on the order; the total does not.
 #[test]
 fn names_in_several_directories() {
     let place = tree();

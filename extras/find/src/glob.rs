@@ -109,7 +109,7 @@ impl Shape {
     }
 }
 
-/// True if a suffix cannot begin inside a character, of which it would match a part.
+/// True if the text begins with a whole character, so that a match does, too.
 fn suffixes_are_characters(text: &[u8]) -> bool {
     std::str::from_utf8(text).is_ok()
 }

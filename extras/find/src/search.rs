@@ -27,7 +27,7 @@ pub struct Search<'a> {
     now: Stamp,
     /// The attributes that the expression may need.
     mask: u32,
-    /// The state that replaces those of all threads if actions must run one after the other.
+    /// The common state of all threads, if actions must run one after the other.
     ordered: Option<Mutex<Local<'a>>>,
     quit: AtomicBool,
     failed: AtomicBool,

@@ -218,7 +218,7 @@ fn what_cannot_be_read() {
             let difference = difference(&got, &expected, b'\n');
             assert!(difference.is_none(), "{line:?} {engine}\n{}", difference.unwrap());
         }
-        // GNU find does not report that it could not query kinds, which the directory has.
+        // GNU find does not report that it could not query these entries, whose kinds the directory has.
         let output = run(&program, engine, &["t/list", "-mindepth", "1", "-type", "d"]);
         assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), "t/list/below\\n".into()));
         let output = run(&program, engine, &["t"]);

@@ -115,7 +115,7 @@ pub struct Options {
     pub descriptors: usize,
     /// The engine of the rings, one ring per thread (none if [`sorted`](Options::sorted)). `None`: the engine in the
     /// environment variable `ANYRING_ENGINE`; without it, the threads make the calls themselves, which is faster: with hot
-    /// caches a round trip through a ring costs a fifth, and with cold caches handing each call to a worker costs more than
+    /// caches a walk through rings takes a fifth longer, and with cold caches handing each call to a worker costs more than
     /// a thread that makes all calls of a directory.
     pub engine: Option<Engine>,
     /// The mounts, which consecutive walks can share.

@@ -1,6 +1,6 @@
 //! Detects whether a mount makes a directory its own ancestor: a directory mounted below itself (`mount --bind`).
 //!
-//! Without followed links there is no other cause. If no mount is such, no directory has to be checked.
+//! If links are not followed, there is no other cause: without such a mount, no directory has to be checked.
 
 use std::sync::{Arc, OnceLock};
 

@@ -21,8 +21,9 @@ struct Common<'a, V: Visitor> {
     walk: Walk<'a, V>,
     share: Share,
     roots: &'a [Root],
-    /// The number of threads to start for work, once it is known, and the number to start if calls put them to sleep.
+    /// The number of threads to start for work, once it is known.
     threads: OnceLock<usize>,
+    /// The number of threads to start if calls put them to sleep.
     most: usize,
     error: Mutex<Option<Error>>,
 }

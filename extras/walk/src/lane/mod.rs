@@ -64,7 +64,7 @@ pub struct Lane<'a, V: Visitor> {
     free: Vec<usize>,
     /// Slots whose directories have been read.
     read: Vec<usize>,
-    /// The directory found last in the one read last, which the thread reads next. Its parent is still pinned.
+    /// The directory that the thread reads next: the last one found in the directory read before, which is still pinned.
     kept: Option<Arc<Directory>>,
     /// Directories that the thread has read to their ends.
     done: u32,
