@@ -22,6 +22,7 @@ use crate::request::{FileHold, Flags, Phase, Request, RequestId};
 use crate::ring::drive::caller;
 use crate::ring::shared::Question;
 use crate::ring::{Core, CoreGuard, live, registry};
+use crate::work::Recalled;
 
 const FLAGS: u32 = IORING_ASYNC_CANCEL_ALL
     | IORING_ASYNC_CANCEL_FD
@@ -186,7 +187,7 @@ impl Core {
     /// True if the kernel would have executed the request, or handed it to the device, at its submission, so that no cancellation finds
     /// it. That goes for a close: if it were cancelled, the descriptor would leak.
     fn is_past_recall(&self, id: RequestId) -> bool {
-        self.is_at_device(id) || self[id].op.caps.has(Caps::EMPTIES)
+        self.aio().is_at_device(id, &self[id]) || self[id].op.caps.has(Caps::EMPTIES)
     }
 
     fn cancel_by_phase(&mut self, id: RequestId) -> Result<usize, Errno> {
@@ -230,10 +231,12 @@ impl Core {
                 if self[id].op.caps.has(Caps::COMMITTED) {
                     return Err(Errno::EALREADY);
                 }
-                if !self.withdraw(id) {
-                    // The request ends as soon as the current attempt does.
-                    self[id].flags.set(Flags::CANCELED);
-                    return if self.interrupt(id) { Ok(counts) } else { Err(Errno::EALREADY) };
+                // If a thread is at it, the request ends as soon as the current attempt does.
+                self[id].flags.set(Flags::CANCELED);
+                match self.recall(id) {
+                    Recalled::Withdrawn => {}
+                    Recalled::Disarmed => return Ok(counts),
+                    Recalled::Interrupted => return Err(Errno::EALREADY),
                 }
             }
         }

@@ -149,8 +149,6 @@ impl Core {
         self.submit_direct(self.time().timeouts.are_awaited());
         let (head, posted) = (self.queues().sq.head(), self.queues().posted());
         if !self.work_mut().end_submission(head, posted) {
-            // The program reads the SQ head without a lock, and may close the descriptors of consumed SQEs.
-            self.hold_queue();
             self.publish_sq_head();
         }
     }
@@ -276,7 +274,7 @@ impl Core {
 
     /// Starts a request or the chain that it heads, unless a drain defers it.
     #[inline]
-    pub fn queue(&mut self, id: RequestId) {
+    fn queue(&mut self, id: RequestId) {
         self.let_train_go_before(id);
         let request = &mut self[id];
         if request.flags.has(Flags::FAILED_EARLY) {
@@ -463,7 +461,7 @@ impl Core {
     }
 
     /// Queues the request's blocking attempt as work, unless the request was cancelled during the attempt before.
-    pub fn block(&mut self, id: RequestId, long: bool) {
+    fn block(&mut self, id: RequestId, long: bool) {
         debug_assert!(self.row(id).block.is_some(), "only operations that can block do");
         let request = &mut self[id];
         if request.flags.has(Flags::CANCELED) {

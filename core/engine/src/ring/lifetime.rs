@@ -14,13 +14,12 @@ use crate::observe::chaos::let_go;
 use crate::os::sync::AcrossFork;
 use crate::os::sync::atomic::Ordering;
 use crate::os::{self, Fd};
-use crate::request::op::Caps;
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::{reactor, stand_in};
 use crate::ring::registry::{self, InUse};
 use crate::ring::{Core, CoreGuard, Ring, live, watches};
 use crate::wait::{Driver, Token};
-use crate::work;
+use crate::work::{self, Recalled};
 
 /// Has the kernel report the end of the program's last reference to a ring. `fd` is the program's descriptor.
 pub fn watch(fd: Fd, ring: &'static Ring, serial: u64) {
@@ -177,7 +176,7 @@ pub unsafe fn forked() {
 
 impl Core {
     /// Makes the ring the child's: the requests, the epoll instance and the eventfds are the parent's, and the child drops them.
-    pub fn forked(&mut self) {
+    fn forked(&mut self) {
         self.instruments.chaos.forked();
         self.requests.forked();
         // First, because requests release files that something may still be noted about.
@@ -227,20 +226,18 @@ impl Core {
         self.forget_pages();
         self.zero_copy.close();
         self.resources.directories = Directories::default();
-        self.end_transfers();
+        self.work.comes_back(self.aio.shut_down());
         if self.drive.token.driver() == Driver::Reactor {
             reactor::release(self);
         }
         let ids: Vec<RequestId> = self.requests.ids().collect();
         for id in ids {
-            let working = self.requests[id].phase == Phase::Working;
-            if working && (self.requests[id].op.caps.has(Caps::COMMITTED) || !self.withdraw(id)) {
+            if self.requests[id].phase == Phase::Working && self.recall(id) != Recalled::Withdrawn {
                 // A linked request is dropped before its predecessor, which is still in progress.
                 let request = &mut self.requests[id];
                 request.link = None;
                 request.partner = None;
                 request.flags.clear(Flags::ARM_LINK_TIMEOUT);
-                self.interrupt(id);
                 continue;
             }
             self.disarm(id);

@@ -80,10 +80,11 @@ impl Core {
         self.requests.insert(|| memory.sqe(index), |opcode| table.lookup(opcode))
     }
 
-    /// Publishes the SQ head, by which the program sees which SQEs were consumed.
+    /// Publishes the SQ head. The program reads it without a lock, and may close the descriptors of consumed SQEs: queued work holds its
+    /// files from now on.
     #[inline]
     pub fn publish_sq_head(&mut self) {
-        debug_assert!(self.work.keeps_files(), "what the program knows of may be closed");
+        self.hold_queue();
         self.queues.sq.publish(&self.queues.memory);
     }
 

@@ -37,7 +37,7 @@ use crate::work::aio::{Command, Told};
 use crate::work::interrupt::InterruptSlot;
 
 pub use queue::WorkQueue;
-pub use run::{await_return, run_by_caller};
+pub use run::{Recalled, await_return, run_by_caller};
 
 /// The time that makes an attempt slow, in microseconds. A single attempt may have been preempted; two in a row prove that the work is
 /// slow.

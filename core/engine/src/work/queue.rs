@@ -276,7 +276,7 @@ impl WorkQueue {
     }
 
     /// Counts pieces that are back, or will not come back.
-    pub(super) fn comes_back(&mut self, count: usize) {
+    pub fn comes_back(&mut self, count: usize) {
         self.out -= count;
     }
 

@@ -42,6 +42,17 @@ impl Owner for Ring {
     }
 }
 
+/// The way in which a request's work was taken back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Recalled {
+    /// No thread had begun it.
+    Withdrawn,
+    /// The operation's own means have ended it.
+    Disarmed,
+    /// The thread that is at it was interrupted, if it can be.
+    Interrupted,
+}
+
 impl Work {
     /// Makes the work of a request that is to block. Inlined, so that it is written where it stays.
     #[inline(always)]
@@ -124,7 +135,7 @@ impl Core {
 
     /// Takes back a finished piece of work. On a ring that defers, the program's thread has to enter for it; no thread enters a closed
     /// ring.
-    pub fn finish(&mut self, Piece(work): Piece) {
+    pub(in crate::work) fn finish(&mut self, Piece(work): Piece) {
         self.work_mut().finish(work);
         if self.defers() && !self.life().is_closing() {
             self.notify_deferred();
@@ -291,7 +302,6 @@ impl Core {
 
     /// Ends the loan of work that is done, or holds its files from now on.
     fn take_back(&mut self) {
-        self.hold_queue();
         self.publish_sq_head();
         if self.work_mut().end_loan() {
             // Changes under the lock, under which the waiting threads have read it.
@@ -311,8 +321,22 @@ impl Core {
         })
     }
 
+    /// Takes a request's work back, for a cancellation: out of the queues, or else by an interruption of the thread that is at it. Work that
+    /// must be done is left in its queue.
+    pub fn recall(&mut self, id: RequestId) -> Recalled {
+        if !self[id].op.caps.has(Caps::COMMITTED) && self.withdraw(id) {
+            return Recalled::Withdrawn;
+        }
+        let disarm = self.row(id).disarm;
+        if disarm(&mut self.attempt(id)) {
+            return Recalled::Disarmed;
+        }
+        pool::interrupt(self.serial(), id);
+        Recalled::Interrupted
+    }
+
     /// Takes a request's work out of the queues, unless a thread has begun it. Returns false in that case.
-    pub fn withdraw(&mut self, id: RequestId) -> bool {
+    fn withdraw(&mut self, id: RequestId) -> bool {
         let serial = self.serial();
         let queued = self.work_mut().withdraw(id);
         let withdrawn = queued.or_else(|| {
@@ -510,17 +534,6 @@ impl Core {
             self.drive_mut().wake_observers();
         }
         self.work_mut().keep_batch(batch);
-    }
-
-    /// Ends what a thread does for a request: by the operation's own means, or by a signal to the worker. Returns true if the operation has
-    /// counted that as a cancellation.
-    pub fn interrupt(&mut self, id: RequestId) -> bool {
-        let disarm = self.row(id).disarm;
-        if disarm(&mut self.attempt(id)) {
-            return true;
-        }
-        pool::interrupt(self.serial(), id);
-        false
     }
 
     /// Forgets that a request will close its descriptor, if it is a CLOSE: the close begins now, or is given up.

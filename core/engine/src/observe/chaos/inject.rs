@@ -28,7 +28,7 @@ use crate::ring::{Attempt, Core};
 /// Faults of calls.
 impl Core {
     /// Counts a call, if the ring is under chaos.
-    pub fn begin_call(&mut self) -> Option<Call> {
+    pub(in crate::observe::chaos) fn begin_call(&mut self) -> Option<Call> {
         let told = self.serial() as u32;
         let chaos = &mut self.instruments_mut().chaos;
         (chaos.is_on() && plan().is_some()).then(|| {

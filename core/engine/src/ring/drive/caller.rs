@@ -11,7 +11,7 @@ use crate::ring::{Core, CoreGuard, Ring, lifetime, live};
 use crate::wait::Driver;
 use crate::wait::limits::Limits;
 use crate::wait::token::{Sleep, has_reached};
-use crate::work::{self, in_flight, pool};
+use crate::work::{self, in_flight};
 
 /// The time between two checks for room, while a caller waits and CQEs are kept. The kernel does not sleep then.
 const ROOM_NS: u64 = 1_000_000;
@@ -76,7 +76,7 @@ pub fn wait(guard: &mut CoreGuard<'_>, serial: u64, mut goal: Goal, mut limits: 
             return Ok(());
         }
         // Only a caller that needs a notification looks for it: one look then finds the notifications of many sends.
-        if core.look_for_prompt_pages() || help(guard, serial, &limits) {
+        if core.look_for_prompt_pages() || in_flight::work_while_waiting(guard, serial, &limits) {
             continue;
         }
         let core = live(guard, serial).ok_or(Errno::EBADF)?;
@@ -127,26 +127,6 @@ fn time_left(limits: &mut Limits) -> Result<Time, Errno> {
         Some(deadline) if deadline <= now => Err(Errno::ETIME),
         deadline => Ok(Time::Left(deadline.map(|deadline| deadline - now))),
     }
-}
-
-/// Does a piece of this ring's queued work, or fetches a read. Returns false if there is neither.
-fn help(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> bool {
-    let Some(core) = live(guard, serial) else { return false };
-    if !core.work.is_empty() {
-        return work::run_by_caller(guard, serial, true);
-    }
-    if core.work.in_flight().is_any() {
-        return in_flight::fetch_oldest(guard, serial, limits);
-    }
-    if core.work.out() == 0 || !core.may_block(limits) {
-        return false;
-    }
-    let Some(mut stolen) = pool::steal(serial) else { return false };
-    guard.unlocked(|| stolen.run_by_caller());
-    if let Some(core) = live(guard, serial) {
-        core.finish(stolen);
-    }
-    true
 }
 
 /// Takes the driver's role for one sleep.

@@ -58,6 +58,11 @@ impl Drive {
     pub fn reactor_gives_way(&self, wanted: u32) -> bool {
         wanted > 0 && self.token.driver() == Driver::Reactor && !self.observers.may_wait_outside()
     }
+
+    /// True if something waits for completions outside `enter`, or a thread sleeps beside the driver.
+    pub fn is_awaited_beside(&self) -> bool {
+        self.observers.may_wait_outside() || self.token.is_awaited()
+    }
 }
 
 impl Core {

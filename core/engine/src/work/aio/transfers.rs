@@ -10,7 +10,7 @@ use crate::os::{self, Fd, host};
 use crate::process::credentials::Whose;
 use crate::request::data::OpData;
 use crate::request::op::Caps;
-use crate::request::{Flags, POSITION, Phase, RequestId};
+use crate::request::{Flags, POSITION, Phase, Request, RequestId};
 use crate::ring::drive::names::AIO;
 use crate::ring::{Attempt, Core};
 use crate::work::Work;
@@ -38,6 +38,18 @@ impl Aio {
             // A sandbox refuses the call.
             self.kick = Kick::Refused;
         }
+    }
+
+    /// True if the kernel has a request's transfer, or gets it with the current submission: then it is in no list in which a cancellation
+    /// would find it. A write that the kernel would not do without waiting is for a worker.
+    pub fn is_at_device(&self, id: RequestId, request: &Request) -> bool {
+        let extends = |sqe: &Sqe| {
+            let end = sqe.off.saturating_add(u64::from(sqe.len));
+            request.op.caps.has(Caps::HASHED)
+                && os::status(request.file.fd()).is_ok_and(|status| end > status.st_size as u64)
+        };
+        request.flags.has(Flags::AT_DEVICE)
+            && (self.ids().any(|other| other == id) || !extends(&request.sqe))
     }
 
     /// Returns the requests of all transfers that the kernel has.
@@ -121,7 +133,10 @@ impl Core {
             Told::Driver
         } else if self.may_tell_lookers() {
             Told::Lookers
-        } else if !self.may_await_transfers() || self.nobody_comes() {
+        } else if !self.may_await_transfers()
+            || self.work().in_flight.is_left_alone()
+            || self.drive().is_awaited_beside()
+        {
             Told::Driver
         } else {
             Told::Nobody
@@ -232,25 +247,6 @@ impl Core {
             eventfd,
             ..Iocb::default()
         }
-    }
-
-    /// True if the kernel has a transfer, or gets it with the current submission: then it is in no list in which a cancellation would find
-    /// it. A write that the kernel would not do without waiting is for a worker.
-    pub fn is_at_device(&self, id: RequestId) -> bool {
-        let request = &self[id];
-        let extends = |sqe: &Sqe| {
-            let end = sqe.off.saturating_add(u64::from(sqe.len));
-            request.op.caps.has(Caps::HASHED)
-                && os::status(request.file.fd()).is_ok_and(|status| end > status.st_size as u64)
-        };
-        request.flags.has(Flags::AT_DEVICE)
-            && (self.aio().ids().any(|other| other == id) || !extends(&request.sqe))
-    }
-
-    /// Ends all transfers without completions.
-    pub fn end_transfers(&mut self) {
-        let in_flight = self.aio_mut().shut_down();
-        self.work_mut().comes_back(in_flight);
     }
 
     /// Takes back the transfers that have ended.

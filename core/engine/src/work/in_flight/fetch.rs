@@ -11,10 +11,12 @@ use crate::os::{self, Fd, host};
 use crate::process::credentials::Whose;
 use crate::request::op::Op;
 use crate::request::{FileHold, Flags, Phase, RequestId};
+use crate::ring::row::Outcome;
 use crate::ring::{Core, CoreGuard, live};
 use crate::wait::Driver;
 use crate::wait::limits::Limits;
-use crate::work::Work;
+use crate::work::pool;
+use crate::work::{Work, run_by_caller};
 use crate::work::in_flight::{LONG_AMONG_OTHERS_US, LONG_US, Read, SOON_US};
 use crate::work::run::length;
 
@@ -30,7 +32,7 @@ impl Core {
         // The SQ thread does not block.
         let has_no_fetcher = self.is(IORING_SETUP_SQPOLL) && !can_be_tried(self[id].op, self[id].file.fd());
         if self[id].whose != Whose::Common || has_no_fetcher {
-            return self.block(id, false);
+            return self.settle(id, Outcome::Block);
         }
         if !host::sees_closes()
             && let Err(errno) = self[id].hold_file()
@@ -81,7 +83,8 @@ impl Core {
     fn leave_to_others(&mut self) {
         let oldest = self.work().in_flight.reads.front().and_then(|read| self.requests().get(read.id));
         // Nothing has begun a sync yet.
-        if self.nobody_comes() || oldest.is_some_and(|request| request.op.is_sync()) {
+        let nobody_comes = self.work().in_flight.is_left_alone() || self.drive().is_awaited_beside();
+        if nobody_comes || oldest.is_some_and(|request| request.op.is_sync()) {
             self.hand_over_in_flight();
         } else if self.shared().is_awaited_elsewhere()
             && self.work().out() == 0
@@ -91,13 +94,6 @@ impl Core {
             self.queue_work(work);
             self.hand_over();
         }
-    }
-
-    pub(in crate::work) fn nobody_comes(&self) -> bool {
-        let observers = &self.drive().observers;
-        self.work().in_flight.is_left_alone()
-            || observers.may_wait_outside()
-            || self.drive().token.is_awaited()
     }
 
     /// Looks at the ring's reads, once in a tick of the reactor. Reads that no caller has fetched since the last look go to workers.
@@ -171,7 +167,7 @@ impl Core {
     }
 
     /// True if a caller whose wait ends by `limits` may block in a read from the device.
-    pub fn may_block(&self, limits: &Limits) -> bool {
+    fn may_block(&self, limits: &Limits) -> bool {
         let takes_us = self.work().in_flight.takes_us;
         let among_others = self.readiness().waiting() > 0 || self.zero_copy().is_waiting();
         let bound_us = if among_others { LONG_AMONG_OTHERS_US } else { LONG_US };
@@ -186,10 +182,31 @@ impl Core {
     }
 }
 
-/// Does the share of a caller that waits: fetches the oldest read, and the answered ones behind it. Returns false if there is none, or if
+/// Does a share of the ring's work, for a caller that waits: a queued piece, a read in flight, or a piece that no worker has begun. Returns
+/// false if there is none.
+pub fn work_while_waiting(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> bool {
+    let Some(core) = live(guard, serial) else { return false };
+    if !core.work().is_empty() {
+        return run_by_caller(guard, serial, true);
+    }
+    if core.work().in_flight.is_any() {
+        return fetch_oldest(guard, serial, limits);
+    }
+    if core.work().out() == 0 || !core.may_block(limits) {
+        return false;
+    }
+    let Some(mut stolen) = pool::steal(serial) else { return false };
+    guard.unlocked(|| stolen.run_by_caller());
+    if let Some(core) = live(guard, serial) {
+        core.finish(stolen);
+    }
+    true
+}
+
+/// Does the share of a caller that waits for reads: fetches the oldest, and the answered ones behind it. Returns false if there is none, or if
 /// the device is too slow and workers have the reads. If no worker can be had, the caller has the reads as queued work.
-pub fn fetch_oldest(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> bool {
-    let Some(core) = live(guard, serial).filter(|core| core.work().in_flight.is_any()) else { return false };
+fn fetch_oldest(guard: &mut CoreGuard<'_>, serial: u64, limits: &Limits) -> bool {
+    let Some(core) = live(guard, serial) else { return false };
     core.work_mut().in_flight.note_presence();
     if !core.may_block(limits) {
         core.hand_over_in_flight();

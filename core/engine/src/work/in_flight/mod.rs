@@ -32,7 +32,7 @@ use alloc::vec::Vec;
 use crate::assets::notes::Interest;
 use crate::request::RequestId;
 
-pub use fetch::fetch_oldest;
+pub use fetch::work_while_waiting;
 
 /// Microseconds for which a read may block a caller that waits for nothing but reads. A signal handler waits as long.
 const LONG_US: u64 = 20_000;
