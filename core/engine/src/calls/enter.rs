@@ -148,7 +148,7 @@ fn enter_again(
 /// Waits until lent work (`core/wait/src/loan.rs`) is back: the kernel serializes the submissions to a ring as well.
 #[cold]
 fn await_return(guard: &mut CoreGuard<'_>) -> Result<(), Errno> {
-    let Some(serial) = guard.as_ref().map(Core::serial) else { return Err(Errno::EBADF) };
+    let Some(serial) = guard.as_ref().map(|core| core.serial()) else { return Err(Errno::EBADF) };
     work::await_return(guard, serial);
     live(guard, serial).map(drop).ok_or(Errno::EBADF)
 }

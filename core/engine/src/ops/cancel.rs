@@ -61,7 +61,7 @@ fn issue(core: &mut Core, id: RequestId) -> Outcome {
         if sqe.op_flags & IORING_ASYNC_CANCEL_FD_FIXED != 0 {
             core[id].flags.set(Flags::FIXED_FILE);
         }
-        wanted = match core.file(id) {
+        wanted = match core.attempt(id).file() {
             Ok(fd) if os::is_open(fd) => wanted.of_file(fd),
             _ => return Errno::EBADF.into(),
         };

@@ -421,7 +421,7 @@ fn close(work: &mut Work) -> Result<usize, Errno> {
     descriptors::closed(work.sqe.fd);
     // During the system call, before its result is known here, the number may be reused for another file.
     let has_orphans = live(&mut work.ring().lock(), work.serial).is_some_and(|core| {
-        core.forget_closing(work.id);
+        core.attempt(work.id).forget_closing();
         core.zero_copy().has_orphans()
     });
     if has_orphans {

@@ -258,7 +258,7 @@ fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
     };
     if sqe.len & (IORING_POLL_UPDATE_EVENTS | IORING_POLL_UPDATE_USER_DATA) == 0 {
         core[poll].flags.set(Flags::CANCELED);
-        core.make_ready(poll);
+        core.attempt(poll).make_ready();
         return Outcome::Complete(0);
     }
     let target = &mut core[poll].sqe;
@@ -272,12 +272,12 @@ fn issue_remove(core: &mut Core, id: RequestId) -> Outcome {
         Outcome::Complete(events) if events > 0 => {
             core[poll].events = events as u32;
             core[poll].flags.set(Flags::WOKEN);
-            core.make_ready(poll);
+            core.attempt(poll).make_ready();
         }
         Outcome::Armed => {}
         _ => {
             core[poll].flags.set(Flags::CANCELED);
-            core.make_ready(poll);
+            core.attempt(poll).make_ready();
         }
     }
     Outcome::Complete(0)
@@ -293,7 +293,7 @@ fn take(core: &mut Core, user_data: u64) -> Result<RequestId, Errno> {
                 || request.phase == Phase::Ready && request.flags.has(Flags::WOKEN))
     };
     let id = named.into_iter().find(is_poll).ok_or(Errno::ENOENT)?;
-    if core.disarm(id) {
+    if core.attempt(id).disarm() {
         core[id].phase = Phase::Prepared;
         Ok(id)
     } else {

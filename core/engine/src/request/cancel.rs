@@ -208,7 +208,7 @@ impl Core {
             }
             Phase::Waiting => {
                 request.flags.set(Flags::WOKEN);
-                self.disarm(id);
+                self.attempt(id).disarm();
             }
             Phase::Armed => {
                 let disarm = self.row(id).disarm;
@@ -244,7 +244,7 @@ impl Core {
         if self[id].flags.has(Flags::CHAOS) {
             self.cancels_under_chaos(id);
         }
-        self.make_ready(id);
+        self.attempt(id).make_ready();
         Ok(counts)
     }
 }

@@ -65,12 +65,12 @@ impl Core {
     fn end_request(&mut self, id: RequestId, owes_more: bool) {
         if owes_more {
             let notifies = self[id].flags.has(Flags::NOTIFIES);
-            self.release_file(id);
+            self.attempt(id).release_file();
             if self[id].link.is_some() || self[id].partner.is_some() {
                 self.end_link(id);
             }
             if notifies {
-                self.announce(id);
+                self.attempt(id).announce();
             }
         }
         self.requests_mut().remove(id);
@@ -148,15 +148,6 @@ impl Core {
         true
     }
 
-    /// Releases a request's file and registered buffer.
-    pub fn release_file(&mut self, id: RequestId) {
-        let file = core::mem::take(&mut self[id].file);
-        self.let_go(file);
-        if let Some(node) = self[id].registered_buffer.take() {
-            self.release_buffer(node);
-        }
-    }
-
     fn let_go(&mut self, file: FileHold) {
         match file {
             FileHold::None | FileHold::Plain(_) => {}
@@ -167,6 +158,16 @@ impl Core {
 }
 
 impl Attempt<'_> {
+    /// Releases the request's file and registered buffer.
+    pub fn release_file(&mut self) {
+        let (core, id) = self.core_mut();
+        let file = core::mem::take(&mut core[id].file);
+        core.let_go(file);
+        if let Some(node) = core[id].registered_buffer.take() {
+            core.release_buffer(node);
+        }
+    }
+
     /// Posts a CQE of a multishot request that continues. False if the ring has no room for it or
     /// earlier CQEs are kept: then the request should end.
     pub fn post_more(&mut self, result: i32, cqe_flags: u32) -> bool {

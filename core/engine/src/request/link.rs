@@ -25,7 +25,7 @@ impl Core {
             if flags.has(Flags::THREADED) && !self.defers() {
                 self[next].flags.set(Flags::THREADED);
             }
-            self.make_ready(next);
+            self.attempt(next).make_ready();
         }
     }
 
@@ -79,7 +79,7 @@ impl Core {
             } else {
                 request.flags.clear(Flags::CQE_SKIP);
             }
-            self.make_ready(link);
+            self.attempt(link).make_ready();
         }
     }
 
@@ -133,7 +133,7 @@ impl Core {
             first = false;
             let length = self.chain_length(id);
             self.order_mut().drain.let_go(length);
-            self.make_ready(id);
+            self.attempt(id).make_ready();
         }
     }
 }

@@ -47,7 +47,7 @@ impl Core {
         if flags.has(Flags::LINK) {
             return self.submit_pair(row, quick, &sqe, fd);
         }
-        match (quick.attempt)(self.lend(), &sqe, fd) {
+        match (quick.attempt)(self, &sqe, fd) {
             Tried::Nothing => false,
             Tried::Done(result, flags) => {
                 self.tell(row, sqe.user_data, result, flags);
@@ -87,11 +87,11 @@ impl Core {
             return false;
         }
         let Some(next) = self.prepare_last() else { return false };
-        let taken = match (quick.attempt)(self.lend(), sqe, fd) {
+        let taken = match (quick.attempt)(self, sqe, fd) {
             Tried::Nothing => false,
             Tried::Done(result, flags) => {
                 self.tell(op, sqe.user_data, result, flags);
-                self.make_ready(next);
+                self.attempt(next).make_ready();
                 true
             }
             tried => self.go_on_as_request(sqe, op, quick, tried, Some(next)),
@@ -166,7 +166,7 @@ impl Core {
                 return true;
             }
         }
-        match self.file(id) {
+        match self.attempt(id).file() {
             Ok(fd) => self.go_on(id, fd, quick, tried),
             Err(errno) => self.complete(id, errno.negated()),
         }
@@ -177,7 +177,7 @@ impl Core {
     #[inline]
     fn go_on(&mut self, id: RequestId, fd: Fd, quick: &Quick, tried: Tried) {
         let outcome = match tried {
-            Tried::Wait(events, Some(known)) => return self.arm_known(id, known, events),
+            Tried::Wait(events, Some(known)) => return self.attempt(id).arm_known(known, events),
             Tried::Wait(events, None) => Outcome::Wait(events),
             Tried::Done(result, flags) => {
                 self[id].flags.clear(Flags::UNPREPARED);
@@ -231,7 +231,7 @@ impl Core {
     fn try_again(&mut self, id: RequestId, op: &Op, quick: &Quick) {
         let request = &self[id];
         let (sqe, fd) = (request.sqe, request.file.fd());
-        let tried = (quick.again)(self.lend(), &sqe, fd);
+        let tried = (quick.again)(self, &sqe, fd);
         if let Tried::Done(result, flags) = tried
             && !matches!(self[id].file, FileHold::Owned(_) | FileHold::Kept(..))
         {

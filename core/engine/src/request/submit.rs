@@ -327,7 +327,7 @@ impl Core {
 
     /// Arms a multishot request before its first attempt, as a thread of the kernel does.
     fn wait_first(&mut self, id: RequestId) -> Result<Outcome, Errno> {
-        let fd = self.file(id)?;
+        let fd = self.attempt(id).file()?;
         match self.watch(fd) {
             Ok(_) => {}
             Err(Errno::EPERM) => return Err(Errno::EBADFD),
@@ -338,7 +338,7 @@ impl Core {
     }
 
     fn file_if_needed(&mut self, id: RequestId) -> Result<(), Errno> {
-        if self[id].op.caps.has(Caps::FILE) { self.file(id).map(drop) } else { Ok(()) }
+        if self[id].op.caps.has(Caps::FILE) { self.attempt(id).file().map(drop) } else { Ok(()) }
     }
 
     /// Makes one attempt that does not block, and acts on its outcome.
@@ -355,7 +355,7 @@ impl Core {
     fn issue_here(&mut self, id: RequestId) {
         let Request { op, flags, .. } = self[id];
         if op.caps.has(Caps::FILE) {
-            if let Err(errno) = self.file(id) {
+            if let Err(errno) = self.attempt(id).file() {
                 return self.complete(id, errno.negated());
             }
             if self.is(IORING_SETUP_IOPOLL)

@@ -8,11 +8,9 @@ use crate::feature::provided_buffers::BufferGroups;
 use crate::os::Fd;
 use crate::os::user::Path;
 use crate::request::op::Op;
-use crate::request::{Request, RequestId};
-use crate::ring::drive::readiness::Known;
+use crate::request::{FileHold, Flags, Request, RequestId};
 use crate::ring::parts::Queues;
 use crate::ring::{Core, Ring};
-use crate::wait::timers::Clock;
 
 /// The ring, restricted to what is lent to an attempt.
 #[repr(transparent)]
@@ -28,17 +26,28 @@ pub struct Attempt<'a> {
 }
 
 impl Core {
-    /// Lends the ring to an attempt that has an SQE, but no request.
-    #[inline(always)]
-    pub fn lend(&mut self) -> &mut Lent {
-        // SAFETY: a `Lent` is a `Core` and nothing else, with the same layout.
-        unsafe { &mut *core::ptr::from_mut(self).cast() }
-    }
-
     /// Begins an attempt of this request.
     #[inline(always)]
     pub fn attempt(&mut self, id: RequestId) -> Attempt<'_> {
-        Attempt { ring: self.lend(), id }
+        Attempt { ring: self, id }
+    }
+}
+
+impl Deref for Core {
+    type Target = Lent;
+    /// Lends the ring: code that has the whole of it calls the verbs of operations, too.
+    #[inline(always)]
+    fn deref(&self) -> &Lent {
+        // SAFETY: a `Lent` is a `Core` and nothing else, with the same layout.
+        unsafe { &*core::ptr::from_ref(self).cast() }
+    }
+}
+
+impl DerefMut for Core {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Lent {
+        // SAFETY: as in `deref`.
+        unsafe { &mut *core::ptr::from_mut(self).cast() }
     }
 }
 
@@ -79,6 +88,27 @@ impl Attempt<'_> {
     #[inline(always)]
     pub(crate) fn with_groups(&mut self) -> (&mut Request, &mut BufferGroups) {
         (&mut self.ring.core.requests[self.id], &mut self.ring.core.resources.groups)
+    }
+
+    /// Returns the descriptor of the request's file. Looks the file up now if that was not done yet: an earlier request of the chain may have
+    /// opened it.
+    ///
+    /// # Errors
+    /// `EBADF` if a registered file does not exist, or if a CLOSE of the descriptor is under way.
+    pub fn file(&mut self) -> Result<Fd, Errno> {
+        let core = &mut self.ring.core;
+        let request = &mut core.requests[self.id];
+        if request.file != FileHold::None {
+            return Ok(request.file.fd());
+        }
+        request.file = if request.flags.has(Flags::FIXED_FILE) {
+            FileHold::fixed(core.resources.files.hold(request.sqe.fd as u32)?)
+        } else if core.work.closes_any() && core.work.closes(request.sqe.fd) {
+            return Err(Errno::EBADF);
+        } else {
+            FileHold::Plain(request.sqe.fd)
+        };
+        Ok(request.file.fd())
     }
 
     /// Returns the previous request of the chain that is being assembled.
@@ -122,6 +152,24 @@ impl Lent {
         &mut self.core
     }
 
+    /// Returns the place of the ring.
+    #[inline(always)]
+    pub fn ring(&self) -> &'static Ring {
+        self.core.identity.ring
+    }
+
+    /// Returns the ring's serial number, which tells it from other rings in the same place.
+    #[inline(always)]
+    pub fn serial(&self) -> u64 {
+        self.core.identity.serial
+    }
+
+    /// True if the ring has this setup flag.
+    #[inline(always)]
+    pub fn is(&self, setup_flag: u32) -> bool {
+        self.core.identity.setup_flags & setup_flag != 0
+    }
+
     /// Returns the shared memory, and the positions in it.
     #[inline(always)]
     pub fn queues(&self) -> &Queues {
@@ -147,56 +195,4 @@ impl Lent {
     pub fn is_submitting(&self) -> bool {
         self.core.time.timeouts.in_batch()
     }
-}
-
-/// Generates methods that call methods of [`Core`] of the same name: `Lent` gets those of the ring, `Attempt` those of one request.
-macro_rules! lend {
-    ($($verb:ident(&self $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;)*) => {
-        impl Lent { $(
-            #[doc = concat!("See [`Core::", stringify!($verb), "`].")]
-            #[inline(always)]
-            pub fn $verb(&self $(, $argument: $type)*) $(-> $result)? { self.core.$verb($($argument),*) }
-        )* }
-    };
-    ($($verb:ident(&mut self $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;)*) => {
-        impl Lent { $(
-            #[doc = concat!("See [`Core::", stringify!($verb), "`].")]
-            #[inline(always)]
-            pub fn $verb(&mut self $(, $argument: $type)*) $(-> $result)? { self.core.$verb($($argument),*) }
-        )* }
-    };
-    ($($verb:ident(id $(, $argument:ident: $type:ty)*) $(-> $result:ty)?;)*) => {
-        impl Attempt<'_> { $(
-            #[doc = concat!("See [`Core::", stringify!($verb), "`].")]
-            #[inline(always)]
-            pub fn $verb(&mut self $(, $argument: $type)*) $(-> $result)? {
-                self.ring.core.$verb(self.id $(, $argument)*)
-            }
-        )* }
-    };
-}
-
-lend! {
-    ring(&self) -> &'static Ring;
-    serial(&self) -> u64;
-    is(&self, setup_flag: u32) -> bool;
-}
-
-lend! {
-    install_file(&mut self, own: Fd, file_index: u32) -> Result<usize, Errno>;
-    close_own(&mut self, fd: Fd);
-    forget_fd(&mut self, fd: Fd);
-    watch(&mut self, fd: Fd) -> Result<u32, Errno>;
-    leave_error_queue(&mut self, fd: Fd, takes: bool);
-}
-
-lend! {
-    file(id) -> Result<Fd, Errno>;
-    release_file(id);
-    make_ready(id);
-    arm_known(id, known: Known, events: u32);
-    disarm(id) -> bool;
-    arm_timer(id, clock: Clock, deadline_ns: u64);
-    forget_closing(id);
-    announce(id);
 }

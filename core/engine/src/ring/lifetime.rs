@@ -206,7 +206,7 @@ impl Core {
     /// Removes a request without a CQE.
     fn drop_request(&mut self, id: RequestId) {
         self.time.timers.cancel(id);
-        self.release_file(id);
+        self.attempt(id).release_file();
         self.requests[id].buffer = None;
         self.requests.remove(id);
     }
@@ -240,7 +240,7 @@ impl Core {
                 request.flags.clear(Flags::ARM_LINK_TIMEOUT);
                 continue;
             }
-            self.disarm(id);
+            self.attempt(id).disarm();
             if self.requests[id].flags.has(Flags::CHAOS) {
                 self.drops_under_chaos(id);
             }

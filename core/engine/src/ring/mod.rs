@@ -28,12 +28,12 @@ use crate::observe::chaos::Chaos;
 use crate::observe::trace::Traced;
 use crate::os::sync::Mutex;
 use crate::os::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use crate::os::{Fd, host};
+use crate::os::host;
 use crate::process::page::Page;
 use crate::queue::{Cq, RingMemory, Sq};
 use crate::request::op::Op;
 use crate::request::order::Order;
-use crate::request::{FileHold, Flags, RequestId, Slab};
+use crate::request::{RequestId, Slab};
 use crate::ring::drive::readiness::Readiness;
 use crate::ring::parts::{Drive, Identity, Instruments, Life, Queues, Resources, Submitter, Time};
 use crate::ring::row::{Row, Table};
@@ -55,7 +55,7 @@ pub struct Ring {
     pub(crate) users: AtomicU32,
     /// SQEs consumed and CQEs posted in this place so far, by this process; changes under the lock.
     counted: [AtomicU64; 2],
-    /// [`Core::serial`] of the ring that is here, or of the last one.
+    /// [`Lent::serial`] of the ring that is here, or of the last one.
     serial: AtomicU64,
     /// A futex that changes when lent work is back. Threads that want to submit sleep on it.
     pub(crate) returned: AtomicU32,
@@ -208,18 +208,6 @@ impl Core {
         }
     }
 
-    /// Returns the place of the ring.
-    #[inline]
-    pub fn ring(&self) -> &'static Ring {
-        self.identity.ring
-    }
-
-    /// Returns the ring's serial number, which tells it from other rings in the same place.
-    #[inline]
-    pub fn serial(&self) -> u64 {
-        self.identity.serial
-    }
-
     /// Returns the row of an opcode in an SQE of the program.
     #[inline(always)]
     pub fn named_row(&self, opcode: u8) -> &'static Row {
@@ -236,31 +224,6 @@ impl Core {
     #[inline(always)]
     pub fn row_of(&self, op: &Op) -> &'static Row {
         self.identity.table.row(op)
-    }
-
-    /// True if the ring has this setup flag.
-    pub fn is(&self, setup_flag: u32) -> bool {
-        self.identity.setup_flags & setup_flag != 0
-    }
-
-    /// Returns the descriptor of a request's file. Looks the file up now if that was not done yet: an earlier request of the chain may have
-    /// opened it.
-    ///
-    /// # Errors
-    /// `EBADF` if a registered file does not exist, or if a CLOSE of the descriptor is under way.
-    pub fn file(&mut self, id: RequestId) -> Result<Fd, Errno> {
-        let request = &mut self.requests[id];
-        if request.file != FileHold::None {
-            return Ok(request.file.fd());
-        }
-        request.file = if request.flags.has(Flags::FIXED_FILE) {
-            FileHold::fixed(self.resources.files.hold(request.sqe.fd as u32)?)
-        } else if self.work.closes_any() && self.work.closes(request.sqe.fd) {
-            return Err(Errno::EBADF);
-        } else {
-            FileHold::Plain(request.sqe.fd)
-        };
-        Ok(request.file.fd())
     }
 
     /// Returns the ring's `IORING_SETUP_*`. ENABLE_RINGS clears R_DISABLED.

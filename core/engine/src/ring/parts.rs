@@ -279,8 +279,6 @@ parts! { Core:
     work / work_mut: WorkQueue = work;
     aio / aio_mut: Aio = aio;
     drive / drive_mut: Drive = drive;
-    readiness / readiness_mut: Readiness = readiness;
-    zero_copy / zero_copy_mut: ZeroCopy = zero_copy;
     time / time_mut: Time = time;
     resources / resources_mut: Resources = resources;
     shared / shared_mut: Sharing = shared;

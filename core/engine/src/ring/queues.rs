@@ -9,7 +9,7 @@ use crate::queue::{Cqe, RingMemory};
 use crate::request::{Phase, RequestId};
 use crate::ring::drive::reactor;
 use crate::ring::parts::Queues;
-use crate::ring::{Core, Lent};
+use crate::ring::{Attempt, Core, Lent};
 use crate::wait::loan::Posted;
 use crate::work::Work;
 
@@ -119,14 +119,6 @@ impl Core {
         self.defers().then(|| self.ring().number())
     }
 
-    /// Marks a request to be issued by [`Core::run_ready`].
-    pub fn make_ready(&mut self, id: RequestId) {
-        let deferred_in = self.deferred_in();
-        let request = &mut self.requests[id];
-        request.phase = Phase::Ready;
-        self.order.ready.push(id, request, deferred_in);
-    }
-
     /// Marks a request to be issued once more. It comes before requests that the current submission made ready, mostly links of completed
     /// ones: the kernel starts links when the submission ends.
     pub fn make_ready_again(&mut self, id: RequestId) {
@@ -209,6 +201,17 @@ impl Core {
         if tag != 0 {
             self.post_unrequested(Cqe { user_data: tag, ..Cqe::default() });
         }
+    }
+}
+
+impl Attempt<'_> {
+    /// Marks the request to be issued by [`Core::run_ready`].
+    pub fn make_ready(&mut self) {
+        let (core, id) = self.core_mut();
+        let deferred_in = core.deferred_in();
+        let request = &mut core.requests[id];
+        request.phase = Phase::Ready;
+        core.order.ready.push(id, request, deferred_in);
     }
 }
 

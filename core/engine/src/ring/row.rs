@@ -286,7 +286,7 @@ pub static NOTIFICATION: Row =
     Row::numbered(field::NOTIFICATION, "NOTIFICATION", Caps::HIDDEN, prep_nothing, |cx| {
         Outcome::Complete(cx.result)
     })
-    .expire(Expiry::Control(Core::make_ready))
+    .expire(Expiry::Control(|core, id| core.attempt(id).make_ready()))
     .faults(&[Fault::NotificationLate]);
 
 /// The row of a request whose first attempt chaos delays.

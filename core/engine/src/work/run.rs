@@ -178,7 +178,7 @@ impl Core {
         let mut outcome = finish(&mut self.attempt(work.id), work.result);
         if self.life().is_closing() && !matches!(outcome, Outcome::Complete(_)) {
             // The request may have begun to wait for its file, which is released now.
-            self.disarm(work.id);
+            self.attempt(work.id).disarm();
             outcome = Errno::ECANCELED.into();
         }
         self.settle(work.id, outcome);
@@ -345,7 +345,7 @@ impl Core {
             Some(work)
         });
         let Some(mut work) = withdrawn else { return false };
-        self.forget_closing(id);
+        self.attempt(id).forget_closing();
         self.work_mut().ends(&work);
         let request = &mut self[id];
         request.data = core::mem::take(&mut work.data);
@@ -535,16 +535,6 @@ impl Core {
         }
         self.work_mut().keep_batch(batch);
     }
-
-    /// Forgets that a request will close its descriptor, if it is a CLOSE: the close begins now, or is given up.
-    pub fn forget_closing(&mut self, id: RequestId) {
-        let request = &mut self[id];
-        if request.flags.has(Flags::CLOSES) {
-            request.flags.clear(Flags::CLOSES);
-            let fd = request.sqe.fd;
-            self.work_mut().closing.remove(fd);
-        }
-    }
 }
 
 impl Lent {
@@ -566,5 +556,16 @@ impl Attempt<'_> {
         core.work_mut().closing.add(fd)?;
         core[id].flags.set(Flags::CLOSES);
         Ok(())
+    }
+
+    /// Forgets that a request will close its descriptor, if it is a CLOSE: the close begins now, or is given up.
+    pub fn forget_closing(&mut self) {
+        let (core, id) = self.core_mut();
+        let request = &mut core[id];
+        if request.flags.has(Flags::CLOSES) {
+            request.flags.clear(Flags::CLOSES);
+            let fd = request.sqe.fd;
+            core.work_mut().closing.remove(fd);
+        }
     }
 }

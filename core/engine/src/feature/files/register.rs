@@ -38,13 +38,13 @@ pub fn unregister_files(core: &mut Core, _: &Register) -> Result<usize, Errno> {
 
 /// `IORING_REGISTER_FILES_UPDATE`.
 pub fn update_files(core: &mut Core, call: &Register) -> Result<usize, Errno> {
-    core.lend().update_files(&short_update(call)?, call.count)
+    core.update_files(&short_update(call)?, call.count)
 }
 
 /// `IORING_REGISTER_FILES_UPDATE2`.
 pub fn update_files2(core: &mut Core, call: &Register) -> Result<usize, Errno> {
     let update = update(call)?;
-    core.lend().update_files(&update, update.nr)
+    core.update_files(&update, update.nr)
 }
 
 /// `IORING_REGISTER_FILE_ALLOC_RANGE`.
@@ -155,6 +155,14 @@ impl Core {
         true
     }
 
+    fn allocate_file(&mut self, address: u64) -> Result<(), Errno> {
+        let own = duplicate(user::read(address)?)?;
+        let slot = self.install_file(own, ALLOCATE)? as u32;
+        user::write(address, &slot).inspect_err(|_| _ = self.remove_file(slot))
+    }
+}
+
+impl Lent {
     /// Puts a descriptor of the engine's own into a slot: `file_index` is one more than the slot's number, or
     /// [`ALLOCATE`]. Returns the slot's number if it was allocated, 0 if the slot was named. The table owns
     /// the descriptor from then on; if this fails, the descriptor is closed.
@@ -162,27 +170,20 @@ impl Core {
     /// # Errors
     /// `ENXIO` without a table, `EINVAL` for a slot beyond it, `ENFILE` if the table is full.
     pub fn install_file(&mut self, own: Fd, file_index: u32) -> Result<usize, Errno> {
+        let core = self.core_mut();
         let slot = file_index.wrapping_sub(1);
         let installed = if file_index == ALLOCATE {
-            self.resources_mut().files.fill_any(own)
-        } else if let Err(errno) = self.resources().files.expect_slot(slot) {
+            core.resources_mut().files.fill_any(own)
+        } else if let Err(errno) = core.resources().files.expect_slot(slot) {
             Err(errno)
         } else {
-            let (replaced, filled) = self.resources_mut().files.replace(slot as usize, own);
-            replaced.into_iter().for_each(|node| self.release_node(node));
+            let (replaced, filled) = core.resources_mut().files.replace(slot as usize, own);
+            replaced.into_iter().for_each(|node| core.release_node(node));
             filled.map(|()| 0)
         };
-        installed.inspect_err(|_| self.close_own(own))
+        installed.inspect_err(|_| core.close_own(own))
     }
 
-    fn allocate_file(&mut self, address: u64) -> Result<(), Errno> {
-        let own = duplicate(user::read(address)?)?;
-        let slot = self.install_file(own, ALLOCATE)? as u32;
-        user::write(address, &slot).inspect_err(|_| _ = self.lend().remove_file(slot))
-    }
-}
-
-impl Lent {
     /// `IORING_REGISTER_FILES_UPDATE(2)` and `IORING_OP_FILES_UPDATE`; returns how many slots were updated.
     pub fn update_files(&mut self, update: &io_uring_rsrc_update2, count: u32) -> Result<usize, Errno> {
         let core = self.core_mut();
@@ -220,11 +221,11 @@ impl Lent {
         if core.empty_slot(slot as usize) { Ok(0) } else { Err(Errno::EBADF) }
     }
 
-    /// Puts a file that was just opened at `low` into a slot, as [`Core::install_file`] does. The file is fresh. `status`: the status flags
+    /// Puts a file that was just opened at `low` into a slot, as [`Lent::install_file`] does. The file is fresh. `status`: the status flags
     /// that it is to have, if it has `O_NONBLOCK` beside them.
     ///
     /// # Errors
-    /// The errors of [`Core::install_file`].
+    /// The errors of [`Lent::install_file`].
     pub fn install_fresh(&mut self, low: Fd, status: Option<u32>, file_index: u32) -> Result<usize, Errno> {
         let core = self.core_mut();
         os::keep_low(low);

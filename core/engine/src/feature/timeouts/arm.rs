@@ -183,7 +183,7 @@ impl Attempt<'_> {
         }
         let clock = clock_of(flags);
         let deadline_ns = if absolute { time_ns } else { now_ns(clock).saturating_add(time_ns) };
-        core.arm_timer(id, clock, deadline_ns);
+        core.attempt(id).arm_timer(clock, deadline_ns);
     }
 
     /// Removes a timeout that fires from the list; its CQE must not be counted.

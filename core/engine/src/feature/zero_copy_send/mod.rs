@@ -7,7 +7,7 @@
 //! - the first large send on a socket is a probe: the next ones are copied until its pages are back. If its
 //!   notice reports a copy, the socket's sends are copied for a long time;
 //! - a socket whose error queue the program may use is left alone, and so is one whose queue the program
-//!   starts to use (`Core::leave_error_queue`) from then on;
+//!   starts to use (`Lent::leave_error_queue`) from then on;
 //! - the socket numbers sends, and reports them in its one error queue. So a *channel* belongs to a socket, whatever descriptors the
 //!   program has of it, and to one ring: to open a channel, a ring must find the socket's `SO_ZEROCOPY` off and set it, at a time when no
 //!   other ring does ([`error_queue::claim`]). While the option is set, sends of other rings are copied;

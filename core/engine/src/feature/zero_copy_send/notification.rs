@@ -75,7 +75,7 @@ impl Core {
                 && let Ok(notification) = self.new_notification(one.user_data, one.result)
             {
                 self[notification].registered_buffer = one.buffer;
-                self.make_ready(notification);
+                self.attempt(notification).make_ready();
             } else {
                 self.post_announced_one(one);
             }
@@ -102,7 +102,7 @@ impl Core {
             self.trace_completion(id, &cqe, event::LAST);
         }
         self.post(cqe);
-        self.release_file(id);
+        self.attempt(id).release_file();
         self.requests_mut().remove(id);
         if !self.order().drain.holds_nothing() {
             self.run_deferred();
@@ -136,22 +136,7 @@ impl Core {
         if request.flags.has(Flags::CHAOS) && self.delay_notification(notification) {
             return;
         }
-        self.make_ready(notification);
-    }
-
-    /// Announces that a send does not need its memory any longer: the notification follows.
-    pub fn announce(&mut self, id: RequestId) {
-        self[id].flags.clear(Flags::NOTIFIES);
-        match self.attempt(id).notification() {
-            Ok(notification) => match &mut self[notification].data {
-                OpData::Net(Data::Pages(pages)) if pages.out > 0 => pages.ended = true,
-                _ => self.finish_notification(notification),
-            },
-            Err(_) => {
-                let request = &self[id];
-                self.post_notification(user_data(&request.sqe), usage(request.sqe.ioprio));
-            }
-        }
+        self.attempt(notification).make_ready();
     }
 }
 
@@ -166,6 +151,21 @@ impl Lent {
 }
 
 impl Attempt<'_> {
+    /// Announces that a send does not need its memory any longer: the notification follows.
+    pub fn announce(&mut self) {
+        let (core, id) = self.core_mut();
+        core[id].flags.clear(Flags::NOTIFIES);
+        match core.attempt(id).notification() {
+            Ok(notification) => match &mut core[notification].data {
+                OpData::Net(Data::Pages(pages)) if pages.out > 0 => pages.ended = true,
+                _ => core.finish_notification(notification),
+            },
+            Err(_) => {
+                let request = &core[id];
+                core.post_notification(user_data(&request.sqe), usage(request.sqe.ioprio));
+            }
+        }
+    }
     /// Returns the notification of a send, which is created if there is none. If the program asked for it,
     /// the notification reports a copy, until a notice says otherwise.
     ///

@@ -270,17 +270,6 @@ impl Core {
         }
     }
 
-    /// Stops zero-copy sends on `fd`, because the program is about to look for its errors itself. If it `takes` messages of the
-    /// error queue, they are left to the program.
-    pub fn leave_error_queue(&mut self, fd: Fd, takes: bool) {
-        kinds::watch_errors(fd);
-        if let Some(index) = self.zero_copy().channel_of(fd) {
-            self.leave_channel(index, takes);
-        } else if self.zero_copy().sockets.contains_key(&fd) {
-            self.note_standing(fd, Standing::Copied(PATIENCE));
-        }
-    }
-
     fn leave_channel(&mut self, index: usize, takes: bool) {
         self.look_for_pages(index);
         if let Some(channel) = self.zero_copy_mut().channel(index) {
@@ -350,6 +339,18 @@ impl Core {
 }
 
 impl Lent {
+    /// Stops zero-copy sends on `fd`, because the program is about to look for its errors itself. If it `takes` messages of the
+    /// error queue, they are left to the program.
+    pub fn leave_error_queue(&mut self, fd: Fd, takes: bool) {
+        let core = self.core_mut();
+        kinds::watch_errors(fd);
+        if let Some(index) = core.zero_copy().channel_of(fd) {
+            core.leave_channel(index, takes);
+        } else if core.zero_copy().sockets.contains_key(&fd) {
+            core.note_standing(fd, Standing::Copied(PATIENCE));
+        }
+    }
+
     /// Returns the channel for a large send on `fd`, or `None` to copy its data.
     pub fn channel_for(&mut self, fd: Fd) -> Option<usize> {
         let core = self.core_mut();

@@ -317,7 +317,7 @@ impl Core {
     }
 
     fn arm_late(&mut self, id: RequestId, delay_ns: u64) {
-        self.arm_timer(id, Clock::Monotonic, os::monotonic_ns() + delay_ns);
+        self.attempt(id).arm_timer(Clock::Monotonic, os::monotonic_ns() + delay_ns);
     }
 
     /// True if the completion may be delayed: not of a TIMEOUT, which ends the waits of `enter` when it fires;

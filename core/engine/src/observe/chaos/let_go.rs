@@ -2,7 +2,7 @@
 
 use crate::observe::chaos::plan;
 use crate::os;
-use crate::ring::{Core, CoreGuard, live, registry};
+use crate::ring::{CoreGuard, live, registry};
 use crate::work::run_by_caller;
 
 /// How often, and after how long each time, a process that ends tries to lock a ring.
@@ -22,7 +22,7 @@ pub fn in_all_rings() {
                 guard
             });
             let Some(mut guard) = guard else { return };
-            if let Some(serial) = guard.as_ref().map(Core::serial) {
+            if let Some(serial) = guard.as_ref().map(|core| core.serial()) {
                 in_ring(&mut guard, serial);
             }
         });

@@ -2,8 +2,8 @@
 
 use crate::os;
 use crate::request::RequestId;
-use crate::ring::Core;
 use crate::ring::row::Expiry;
+use crate::ring::{Attempt, Core};
 use crate::wait::timers::{Clock, Mark};
 
 impl Mark for RequestId {
@@ -22,14 +22,6 @@ pub fn now_ns(clock: Clock) -> u64 {
 }
 
 impl Core {
-    /// Arms a timer, and wakes the driver if it has to wake earlier now.
-    pub fn arm_timer(&mut self, id: RequestId, clock: Clock, deadline_ns: u64) {
-        self.time.timers.arm(id, clock, deadline_ns);
-        if self.time.timers.is_first(id) {
-            self.disturb_driver();
-        }
-    }
-
     /// Returns the time until the earliest deadline of a request, or until the late check of registrations, in nanoseconds.
     pub fn next_timer_ns(&self) -> Option<u64> {
         let late = self.readiness.late_check_left_ns();
@@ -59,6 +51,17 @@ impl Core {
                 Expiry::Control(expire) => expire(self, id),
                 Expiry::Issue => self.issue(id),
             }
+        }
+    }
+}
+
+impl Attempt<'_> {
+    /// Arms the request's timer, and wakes the driver if it has to wake earlier now.
+    pub fn arm_timer(&mut self, clock: Clock, deadline_ns: u64) {
+        let (core, id) = self.core_mut();
+        core.time.timers.arm(id, clock, deadline_ns);
+        if core.time.timers.is_first(id) {
+            core.disturb_driver();
         }
     }
 }

@@ -132,7 +132,7 @@ impl Core {
         }
         // This process counts as a user now: the answer has to reach it.
         self.join();
-        self.arm_timer(id, Clock::Monotonic, os::monotonic_ns().saturating_add(PATIENCE_NS));
+        self.attempt(id).arm_timer(Clock::Monotonic, os::monotonic_ns().saturating_add(PATIENCE_NS));
         true
     }
 
@@ -320,6 +320,6 @@ impl Core {
 pub fn expire(core: &mut Core, id: RequestId) {
     core.read_mail();
     if core.requests.get(id).is_some() {
-        core.arm_timer(id, Clock::Monotonic, os::monotonic_ns().saturating_add(PATIENCE_NS));
+        core.attempt(id).arm_timer(Clock::Monotonic, os::monotonic_ns().saturating_add(PATIENCE_NS));
     }
 }

@@ -48,8 +48,7 @@ impl Aio {
             request.op.caps.has(Caps::HASHED)
                 && os::status(request.file.fd()).is_ok_and(|status| end > status.st_size as u64)
         };
-        request.flags.has(Flags::AT_DEVICE)
-            && (self.ids().any(|other| other == id) || !extends(&request.sqe))
+        request.flags.has(Flags::AT_DEVICE) && (self.ids().any(|other| other == id) || !extends(&request.sqe))
     }
 
     /// Returns the requests of all transfers that the kernel has.

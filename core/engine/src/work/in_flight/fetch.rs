@@ -15,10 +15,10 @@ use crate::ring::row::Outcome;
 use crate::ring::{Core, CoreGuard, live};
 use crate::wait::Driver;
 use crate::wait::limits::Limits;
-use crate::work::pool;
-use crate::work::{Work, run_by_caller};
 use crate::work::in_flight::{LONG_AMONG_OTHERS_US, LONG_US, Read, SOON_US};
+use crate::work::pool;
 use crate::work::run::length;
+use crate::work::{Work, run_by_caller};
 
 /// True if an attempt that does not block can find out whether the request is done, which has its file by `fd`.
 fn can_be_tried(op: &Op, fd: Fd) -> bool {

@@ -51,13 +51,6 @@ impl Core {
         Ok(())
     }
 
-    /// Has a request wait on a descriptor that is registered, and known not to be ready.
-    #[inline]
-    pub fn arm_known(&mut self, id: RequestId, known: Known, events: u32) {
-        let registration = self.look_if_distrusted(id, known);
-        self.arm_kept(id, known, events, registration);
-    }
-
     #[inline]
     fn arm_kept(&mut self, id: RequestId, known: Known, events: u32, registration: Registration) {
         self.listen(id, known, events, registration, 0);
@@ -94,14 +87,6 @@ impl Core {
             let seen = Recheck { index, generation: entry.generation, armed: entry.armed.wrapping_sub(1) };
             recheck.push_back(seen);
         }
-    }
-
-    /// Registers a file, whether or not a request waits for it; returns its entry.
-    ///
-    /// # Errors
-    /// `EPERM` if the file cannot be polled, `EBADF` if there is none.
-    pub fn watch(&mut self, fd: Fd) -> Result<u32, Errno> {
-        self.watch_for(fd, ALL_EVENTS)
     }
 
     /// Registers a file for some events only; returns its entry.
@@ -197,17 +182,6 @@ impl Core {
         }
     }
 
-    /// Ends a request's wait without readiness. Returns false if the request was not waiting.
-    pub fn disarm(&mut self, id: RequestId) -> bool {
-        let Some(index) = self.readiness.find(self.requests[id].file.fd()) else { return false };
-        let entry = &mut self.readiness.entries[index as usize];
-        let Some(waiter) = entry.waiters.remove(id) else { return false };
-        // If no request waits, epoll is not asked: the next request has to try.
-        entry.ready |= waiter.events & !STICKY;
-        self.readiness.waiting -= 1;
-        true
-    }
-
     /// Has the processor prefetch these entries and their requests, for a batch of events. With thousands of connections none of them is in
     /// the nearer caches, and the processor would wait for one after the other.
     pub(crate) fn expect_entries(&self, indices: impl Iterator<Item = u32> + Clone) {
@@ -227,7 +201,7 @@ impl Core {
             return;
         }
         let fd = entry.fd;
-        let bits = if bits & EPOLLERR != 0 { self.lend().without_notices(fd, bits) } else { bits };
+        let bits = if bits & EPOLLERR != 0 { self.without_notices(fd, bits) } else { bits };
         let entry = &mut self.readiness.entries[index as usize];
         entry.ready |= bits;
         entry.reporting = false;
@@ -281,11 +255,6 @@ impl Core {
         self.readiness.remove(index);
     }
 
-    /// Forgets what is known of `fd`, which is about to be closed or was replaced. Requests that wait on it keep the file, by a duplicate.
-    pub fn forget_fd(&mut self, fd: Fd) {
-        self.forget(fd, true);
-    }
-
     fn forget(&mut self, fd: Fd, unregister: bool) {
         let mut kept = None;
         self.forget_keeping(fd, unregister, &mut kept);
@@ -333,7 +302,7 @@ impl Core {
                 Ok(file) => {
                     self.requests[waiter.id].file = file;
                     if self.arm(waiter.id, waiter.events).is_err() {
-                        self.make_ready(waiter.id);
+                        self.attempt(waiter.id).make_ready();
                     }
                 }
                 Err(errno) => self.complete(waiter.id, errno.negated()),
@@ -359,24 +328,38 @@ impl Core {
             }
         }
     }
+}
+
+impl Lent {
+    /// Registers a file, whether or not a request waits for it; returns its entry.
+    ///
+    /// # Errors
+    /// `EPERM` if the file cannot be polled, `EBADF` if there is none.
+    pub fn watch(&mut self, fd: Fd) -> Result<u32, Errno> {
+        self.core_mut().watch_for(fd, ALL_EVENTS)
+    }
+
+    /// Forgets what is known of `fd`, which is about to be closed or was replaced. Requests that wait on it keep the file, by a duplicate.
+    pub fn forget_fd(&mut self, fd: Fd) {
+        self.core_mut().forget(fd, true);
+    }
 
     /// Closes a descriptor that is the engine's own.
     pub fn close_own(&mut self, fd: Fd) {
-        self.zero_copy.forget_name(fd);
-        self.resources.directories.forget(fd);
-        if let Some(index) = self.readiness.find(fd) {
+        let core = self.core_mut();
+        core.zero_copy.forget_name(fd);
+        core.resources.directories.forget(fd);
+        if let Some(index) = core.readiness.find(fd) {
             // Nothing waits for a file that nothing holds any more. But requests may wait for a file of the program that had the number,
             // and was closed unseen: at the limit of descriptors, the engine's descriptors have any number.
-            for waiter in self.readiness.remove(index).as_slice() {
-                self.readiness.waiting -= 1;
-                self.complete(waiter.id, Errno::EBADF.negated());
+            for waiter in core.readiness.remove(index).as_slice() {
+                core.readiness.waiting -= 1;
+                core.complete(waiter.id, Errno::EBADF.negated());
             }
         }
         lingering::close(fd);
     }
-}
 
-impl Lent {
     /// Returns `events`, without an error that is only notifications of zero-copy sends in the error queue.
     pub fn without_notices(&mut self, fd: Fd, events: u32) -> u32 {
         let core = self.core_mut();
@@ -398,6 +381,26 @@ impl Lent {
 }
 
 impl Attempt<'_> {
+    /// Has the request wait on a descriptor that is registered, and known not to be ready.
+    #[inline]
+    pub fn arm_known(&mut self, known: Known, events: u32) {
+        let (core, id) = self.core_mut();
+        let registration = core.look_if_distrusted(id, known);
+        core.arm_kept(id, known, events, registration);
+    }
+
+    /// Ends the request's wait without readiness. Returns false if the request was not waiting.
+    pub fn disarm(&mut self) -> bool {
+        let (core, id) = self.core_mut();
+        let Some(index) = core.readiness.find(core.requests[id].file.fd()) else { return false };
+        let entry = &mut core.readiness.entries[index as usize];
+        let Some(waiter) = entry.waiters.remove(id) else { return false };
+        // If no request waits, epoll is not asked: the next request has to try.
+        entry.ready |= waiter.events & !STICKY;
+        core.readiness.waiting -= 1;
+        true
+    }
+
     /// Has a poll wait for the next edge. With `renew`, a kept registration is renewed, so that it is known to be for this file; not if
     /// other requests wait by it, which would see an edge twice. Returns true if epoll is going to report what the file is ready for now.
     ///
@@ -419,7 +422,7 @@ impl Attempt<'_> {
         core.listen(id, known, events, if renews { Registration::New } else { registration }, sleep);
         if renews {
             if let Err(errno) = core.renew(index) {
-                core.disarm(id);
+                core.attempt(id).disarm();
                 core.requests[id].phase = Phase::Prepared;
                 return Err(errno);
             }

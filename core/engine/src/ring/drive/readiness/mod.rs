@@ -6,7 +6,7 @@
 //! `send` and a share of one `epoll_wait`; if a server cannot keep up, less (`guesses`).
 //!
 //! The price: a plain descriptor number can be closed and reused without the engine's knowledge, and then a kept registration is silent for
-//! ever. Descriptors that the engine closed or opened, or whose close a front end reported, are forgotten (`Core::forget_fd`). For the
+//! ever. Descriptors that the engine closed or opened, or whose close a front end reported, are forgotten (`Lent::forget_fd`). For the
 //! others, unless the front end is known to report all closes (`assets::unseen`), the reactor's next ticks check requests that wait because of the ready bits alone (`Core::recheck`). A program that was seen to
 //! reuse a number is likely to reuse the next one: for a while its requests are checked when they begin to wait (`DISTRUST`), because a
 //! tick would cost each of its connections milliseconds.
