@@ -18,6 +18,7 @@ use crate::assets::notes::{self, Interested};
 use crate::assets::{kinds, mounts};
 use crate::feature::files::ALLOCATE;
 use crate::feature::restrictions::filters;
+use crate::feature::zero_copy_send::ending;
 use crate::observe::chaos;
 use crate::ops::paths;
 use crate::os::user;
@@ -425,7 +426,7 @@ fn close(work: &mut Work) -> Result<usize, Errno> {
         core.zero_copy().has_orphans()
     });
     if has_orphans {
-        descriptors::end_orphans(work.ring(), Some(work.sqe.fd));
+        ending::end_orphans(work.ring(), Some(work.sqe.fd));
     }
     close_call(work.sqe.fd)
 }

@@ -1,6 +1,5 @@
 //! The end of a request: its CQE, its links, and the release of its file and buffers.
 
-use anyring_chaos_plan::Fault;
 use anyring_trace::event;
 use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
 
@@ -97,18 +96,11 @@ impl Core {
         if skips {
             return;
         }
-        if flags.has(Flags::CHAOS) && self.overflows(id) {
-            self.keep(cqe);
-        } else {
-            self.post(cqe);
-        }
-        if flags.has(Flags::CHAOS) {
-            self.pause(id, Fault::PauseWake);
-        }
+        if flags.has(Flags::CHAOS) { self.post_under_chaos(id, cqe) } else { self.post(cqe) }
     }
 
-    /// Posts a CQE that chaos has delayed.
-    pub(crate) fn complete_late(&mut self, id: RequestId) {
+    /// Completes a request with the result and the flags that are noted in it: a notification, or a request whose CQE chaos has delayed.
+    pub(crate) fn complete_as_noted(&mut self, id: RequestId) {
         let request = &self[id];
         let cqe = request.cqe(request.result);
         self.post_told(id, cqe);

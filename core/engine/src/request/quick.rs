@@ -70,7 +70,6 @@ impl Core {
     /// program may have changed it since it was checked.
     #[inline(always)]
     fn insert_prepared(&mut self, index: u32, first: u64) -> Option<RequestId> {
-        self.list_announced();
         let id = self.insert_request(index).ok()?;
         if self[id].sqe.first_word() == first && self.initialise_alone(id).is_ok() {
             return Some(id);

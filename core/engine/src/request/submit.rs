@@ -99,7 +99,6 @@ impl Core {
     /// `EAGAIN` if no request can be made: the SQE is not consumed.
     #[inline(never)]
     fn submit_request(&mut self, index: u32, whose: Whose) -> Result<bool, Errno> {
-        self.list_announced();
         let id = self.insert_request(index)?;
         if whose != Whose::Common {
             self[id].whose = whose;
@@ -428,10 +427,7 @@ impl Core {
                     self.wait_for(id, events);
                 }
             }
-            Outcome::Again => {
-                self[id].flags.set(Flags::WOKEN);
-                self.make_ready_again(id);
-            }
+            Outcome::Again => self.attempt(id).make_ready_again(),
             Outcome::Control => self.control(id),
             Outcome::InFlight => self.keep_in_flight(id),
             Outcome::Block | Outcome::BlockForLong => self.block(id, outcome == Outcome::BlockForLong),
@@ -511,7 +507,7 @@ impl Core {
         } else if request.flags.has(Flags::CANCELED) {
             self.complete(id, Errno::ECANCELED.negated());
         } else if request.is_notification() {
-            self.post_and_forget(id);
+            self.complete_as_noted(id);
         } else if request.file == FileHold::None && !request.flags.has(Flags::WOKEN) {
             request.phase = Phase::Prepared;
             if request.flags.has(Flags::TRACED) {

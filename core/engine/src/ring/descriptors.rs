@@ -2,7 +2,7 @@
 
 use crate::assets::kinds;
 use crate::assets::notes::{self, Interested};
-use crate::feature::zero_copy_send;
+use crate::feature::zero_copy_send::{self, ending};
 use crate::os::Fd;
 use crate::os::sync::atomic::{Ordering, fence};
 use crate::process::identity;
@@ -24,13 +24,13 @@ pub fn closed(fd: Fd) {
     }
     let mut has_orphans = false;
     registry::for_each(interested, |ring| {
-        with(ring, |core| {
+        report_to(ring, |core| {
             core.forget_fd(fd);
             has_orphans |= core.zero_copy.has_orphans();
         });
     });
     if has_orphans {
-        registry::for_each(interested, |ring| end_orphans(ring, Some(fd)));
+        registry::for_each(interested, |ring| ending::end_orphans(ring, Some(fd)));
     }
 }
 
@@ -39,16 +39,8 @@ pub fn concerns_close(fd: Fd) -> bool {
     registry::is_ring(fd) || notes::interested(fd) != Interested::Nobody || notes::changes_by_close(fd)
 }
 
-/// Ends sockets that the program has closed while zero-copy sends have pages, if no other process has them. `closing` is about to close.
-pub fn end_orphans(ring: &Ring, closing: Option<Fd>) {
-    let Some(search) = ring.lock().as_mut().and_then(Core::begin_search) else { return };
-    // Without the lock: there may be many descriptors.
-    let found = search.look(closing);
-    with(ring, |core| core.end_search(search, found));
-}
-
 /// Reports an event to a ring, and issues requests that the event made ready.
-fn with(ring: &Ring, know: impl FnOnce(&mut Core)) {
+pub fn report_to(ring: &Ring, know: impl FnOnce(&mut Core)) {
     let mut guard = ring.lock_to_drive();
     let Some(core) = guard.as_mut() else { return };
     let was_idle = core.order.ready.is_empty();
@@ -85,7 +77,7 @@ pub fn changes_kind(fd: Fd) {
         return;
     }
     registry::for_each(notes::interested(fd), |ring| {
-        with(ring, |core| core.readiness.forget_socket_kind(fd));
+        report_to(ring, |core| core.readiness.forget_socket_kind(fd));
     });
 }
 

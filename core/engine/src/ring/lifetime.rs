@@ -249,7 +249,7 @@ impl Core {
         self.drop_queues();
         // The work that is left is committed, and workers do it.
         self.hand_over();
-        self.leave_receive_queues();
+        self.resources.receive_queues.leave(self.identity.serial);
         self.drive.kick_driver();
         self.drive.wake_all();
     }

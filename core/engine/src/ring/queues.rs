@@ -6,7 +6,7 @@ use crate::abi::Errno;
 use crate::assets::directories::Description;
 use crate::os::Fd;
 use crate::queue::{Cqe, RingMemory};
-use crate::request::{Phase, RequestId};
+use crate::request::{Flags, Phase, RequestId};
 use crate::ring::drive::reactor;
 use crate::ring::parts::Queues;
 use crate::ring::{Attempt, Core, Lent};
@@ -70,12 +70,13 @@ impl Queues {
 }
 
 impl Core {
-    /// Makes a request for the SQE at `index`. It is not prepared yet.
+    /// Makes a request for the SQE at `index`, behind the notifications of sends that were made before. It is not prepared yet.
     ///
     /// # Errors
     /// `EAGAIN` if there cannot be another request.
     #[inline(always)]
     pub fn insert_request(&mut self, index: u32) -> Result<RequestId, Errno> {
+        self.list_announced();
         let (memory, table) = (&self.queues.memory, self.identity.table);
         self.requests.insert(|| memory.sqe(index), |opcode| table.lookup(opcode))
     }
@@ -117,19 +118,6 @@ impl Core {
     /// Returns the number of the ring's place if the ring defers: then ready requests wait for the program's call.
     pub(super) fn deferred_in(&self) -> Option<u32> {
         self.defers().then(|| self.ring().number())
-    }
-
-    /// Marks a request to be issued once more. It comes before requests that the current submission made ready, mostly links of completed
-    /// ones: the kernel starts links when the submission ends.
-    pub fn make_ready_again(&mut self, id: RequestId) {
-        let deferred_in = self.deferred_in();
-        let request = &mut self.requests[id];
-        request.phase = Phase::Ready;
-        if self.time.timeouts.in_batch() {
-            self.order.ready.push_before_links(id, request, deferred_in);
-        } else {
-            self.order.ready.push(id, request, deferred_in);
-        }
     }
 
     /// Receives a completion from another ring or process. A ring that defers posts it when its thread fetches, unless that thread polls a
@@ -212,6 +200,21 @@ impl Attempt<'_> {
         let request = &mut core.requests[id];
         request.phase = Phase::Ready;
         core.order.ready.push(id, request, deferred_in);
+    }
+
+    /// Marks the request to be issued once more. It comes before requests that the current submission made ready, mostly links of completed
+    /// ones: the kernel starts links when the submission ends.
+    pub fn make_ready_again(&mut self) {
+        let (core, id) = self.core_mut();
+        let deferred_in = core.deferred_in();
+        let request = &mut core.requests[id];
+        request.flags.set(Flags::WOKEN);
+        request.phase = Phase::Ready;
+        if core.time.timeouts.in_batch() {
+            core.order.ready.push_before_links(id, request, deferred_in);
+        } else {
+            core.order.ready.push(id, request, deferred_in);
+        }
     }
 }
 

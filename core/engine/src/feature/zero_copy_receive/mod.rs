@@ -384,8 +384,12 @@ impl ReceiveQueues {
         self.queues = Vec::new();
     }
 
-    /// Removes and returns all queues.
-    pub fn take(&mut self) -> Vec<(u32, Shared)> {
-        core::mem::take(&mut self.queues)
+    /// Releases all queues, because the ring with this serial number ends.
+    pub fn leave(&mut self, ring: u64) {
+        let queues = core::mem::take(&mut self.queues);
+        if !queues.is_empty() {
+            queues.into_iter().for_each(|(_, queue)| queue.lock().leave(Some(ring)));
+            exported::drop_unreferenced();
+        }
     }
 }

@@ -305,18 +305,6 @@ impl Core {
         self.shared().publish_receive_queue_ids(self.resources().receive_queues.next_id());
         Ok(())
     }
-
-    /// Releases all queues, because the ring ends.
-    pub(crate) fn leave_receive_queues(&mut self) {
-        let queues = self.resources_mut().receive_queues.take();
-        if queues.is_empty() {
-            return;
-        }
-        for (_, queue) in queues {
-            queue.lock().leave(Some(self.serial()));
-        }
-        exported::drop_unreferenced();
-    }
 }
 
 /// Makes the ring that registered a queue report an event; waits for the ring's lock. The caller must hold no ring's lock.

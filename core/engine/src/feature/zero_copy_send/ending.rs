@@ -19,7 +19,8 @@ use alloc::vec::Vec;
 use crate::assets::notes;
 use crate::feature::zero_copy_send::{Channel, Standing, ZeroCopy, error_queue};
 use crate::os::{self, Fd, host};
-use crate::ring::Core;
+use crate::ring::descriptors::report_to;
+use crate::ring::{Core, Ring};
 
 /// The pause after a search, as a multiple of the search's duration.
 const REST: u64 = 20;
@@ -32,7 +33,7 @@ struct Orphan {
 }
 
 /// A search for descriptors of orphans, made without the ring's lock.
-pub struct Search {
+struct Search {
     /// Sorted by cookie.
     orphans: Vec<Orphan>,
     /// The ring's serial number.
@@ -45,7 +46,7 @@ pub struct Search {
 impl Search {
     /// Returns the descriptors of the orphans' sockets, with the sockets' cookies; `None` if they cannot be known: they cannot be
     /// listed, or another descriptor table than that of the engine's threads was searched.
-    pub fn look(&self, closing: Option<Fd>) -> Option<Vec<(Fd, u64)>> {
+    fn look(&self, closing: Option<Fd>) -> Option<Vec<(Fd, u64)>> {
         if !host::has_seen_handovers() {
             return None;
         }
@@ -91,7 +92,7 @@ impl ZeroCopy {
 
 impl ZeroCopy {
     /// Forgets a descriptor that refers to another socket from now on, or to none. Requests that wait for the socket, in any ring,
-    /// must get a descriptor of their own before [`Core::begin_search`] is called.
+    /// must get a descriptor of their own before a search begins.
     pub fn forget_name(&mut self, fd: Fd) {
         let known = if self.sockets.is_empty() { None } else { self.sockets.remove(&fd) };
         if let Some((Standing::Channel(index) | Standing::Found(index), _)) = known {
@@ -115,9 +116,17 @@ impl ZeroCopy {
     }
 }
 
+/// Ends sockets that the program has closed while zero-copy sends have pages, if no other process has them. `closing` is about to close.
+pub fn end_orphans(ring: &Ring, closing: Option<Fd>) {
+    let Some(search) = ring.lock().as_mut().and_then(Core::begin_search) else { return };
+    // Without the lock: there may be many descriptors.
+    let found = search.look(closing);
+    report_to(ring, |core| core.end_search(search, found));
+}
+
 impl Core {
     /// Begins a search for other descriptors of orphans, if it is due; [`Core::end_search`] must follow.
-    pub fn begin_search(&mut self) -> Option<Search> {
+    fn begin_search(&mut self) -> Option<Search> {
         if !self.zero_copy().has_orphans() {
             return None;
         }
@@ -148,7 +157,7 @@ impl Core {
     }
 
     /// Ends the connections of sockets without a descriptor, as the close of the last one would have done.
-    pub fn end_search(&mut self, search: Search, found: Option<Vec<(Fd, u64)>>) {
+    fn end_search(&mut self, search: Search, found: Option<Vec<(Fd, u64)>>) {
         if self.serial() != search.serial {
             return;
         }

@@ -30,7 +30,7 @@
 //! A tick of the reactor rechecks a few channels with pages out, in turn, however many there are: for channels that epoll
 //! refuses to watch, descriptors closed without the engine's knowledge, and pages whose notice another reader took.
 
-mod ending;
+pub mod ending;
 pub mod error_queue;
 pub mod notification;
 pub mod ops;

@@ -3,7 +3,6 @@
 //! As in the kernel, a notification is a request of its own, so that a drain waits for it; no cancellation finds it. The notification of a
 //! send without a request is only counted ([`Announced`]), until it must wait for its turn and becomes a request.
 
-use anyring_trace::event;
 use linux_raw_sys::io_uring::IORING_CQE_F_NOTIF;
 
 use crate::abi::{Errno, Sqe};
@@ -91,21 +90,6 @@ impl Core {
         self.post_notification(one.user_data, one.result);
         if let Some(node) = one.buffer {
             self.release_buffer(node);
-        }
-    }
-
-    /// Posts and removes a notification: it has no linked requests, and no file.
-    pub(crate) fn post_and_forget(&mut self, id: RequestId) {
-        let request = &self[id];
-        let cqe = request.cqe(request.result);
-        if request.flags.has(Flags::TRACED) {
-            self.trace_completion(id, &cqe, event::LAST);
-        }
-        self.post(cqe);
-        self.attempt(id).release_file();
-        self.requests_mut().remove(id);
-        if !self.order().drain.holds_nothing() {
-            self.run_deferred();
         }
     }
 

@@ -4,6 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use linux_raw_sys::general::EPOLLERR;
 use linux_raw_sys::net::{SO_TYPE, SOCK_DGRAM};
 
 use crate::abi::Errno;
@@ -175,13 +176,6 @@ impl Core {
         !self.order().ready.is_empty()
     }
 
-    /// Reads the error queue of `fd`'s socket, if it has a channel: an error that epoll reports may be a notice only.
-    pub fn look_for_pages_of(&mut self, fd: Fd) {
-        if let Some(index) = self.zero_copy().channel_of(fd) {
-            self.look_for_pages(index);
-        }
-    }
-
     /// Reads all error queues.
     pub fn look_for_all_pages(&mut self) {
         for index in 0..self.zero_copy().channels.len() {
@@ -339,6 +333,19 @@ impl Core {
 }
 
 impl Lent {
+    /// Returns `events` of `fd`, without an error that is only notices of pages in the error queue, which is read.
+    pub fn without_notices(&mut self, fd: Fd, events: u32) -> u32 {
+        let core = self.core_mut();
+        if !core.zero_copy().is_used() {
+            return events;
+        }
+        if let Some(index) = core.zero_copy().channel_of(fd) {
+            core.look_for_pages(index);
+        }
+        let errors = os::poll_now(fd, 0).unwrap_or(EPOLLERR) & EPOLLERR;
+        events & !EPOLLERR | errors
+    }
+
     /// Stops zero-copy sends on `fd`, because the program is about to look for its errors itself. If it `takes` messages of the
     /// error queue, they are left to the program.
     pub fn leave_error_queue(&mut self, fd: Fd, takes: bool) {

@@ -113,7 +113,7 @@ impl Core {
 
     /// Delays the calling thread, if the request meets the fault.
     #[cold]
-    pub(crate) fn pause(&self, id: RequestId, fault: Fault) {
+    fn pause(&self, id: RequestId, fault: Fault) {
         if let Some(value) = self.request_meets(id, fault) {
             pause(value);
         }
@@ -269,10 +269,19 @@ impl Core {
         Some(Cqe { res: self[id].result, ..cqe })
     }
 
-    /// True if the CQE must go to the overflow list though there is room. Not while a thread sleeps until the CQE is posted.
+    /// Posts the CQE of a request: perhaps to the overflow list though there is room, and perhaps with a pause after it.
     #[cold]
-    pub(crate) fn overflows(&self, id: RequestId) -> bool {
-        self.drive().token.asleep() == 0 && self.request_meets(id, Fault::Overflow).is_some()
+    pub(crate) fn post_under_chaos(&mut self, id: RequestId, cqe: Cqe) {
+        if self[id].is_notification() {
+            return self.post(cqe);
+        }
+        // Not while a thread sleeps until the CQE is posted.
+        if self.drive().token.asleep() == 0 && self.request_meets(id, Fault::Overflow).is_some() {
+            self.keep(cqe);
+        } else {
+            self.post(cqe);
+        }
+        self.pause(id, Fault::PauseWake);
     }
 
     /// True if a multishot request must end with the CQE that it is about to post. Otherwise its next attempt may find no buffer.

@@ -130,9 +130,7 @@ impl Core {
                 self.instruments_mut().chaos.held.push(other);
             }
         }
-        if !self.order().train.is_empty() {
-            self.let_train_go();
-        }
+        self.let_train_go();
     }
 
     fn is_held(&self, id: RequestId) -> bool {
@@ -154,9 +152,7 @@ impl Core {
                 self.ends_hold_now(id);
             }
         }
-        if !self.order().train.is_empty() {
-            self.let_train_go();
-        }
+        self.let_train_go();
     }
 
     /// Ends what chaos does to the memory of a request that is cancelled and does not run: the program may use it, even before the CQE.
@@ -358,7 +354,7 @@ impl Core {
         }
         self[id].op = self.named_row(self[id].sqe.opcode);
         self.end_memory(id);
-        self.complete_late(id);
+        self.complete_as_noted(id);
     }
 
     /// Ends the memory of a request whose CQE is about to be posted: writes its data there, or looks at data that it has read.

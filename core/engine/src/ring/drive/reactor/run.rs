@@ -5,6 +5,7 @@ use core::ffi::c_void;
 use linux_raw_sys::general::{EPOLL_CTL_MOD, EPOLLIN, EPOLLONESHOT};
 
 use crate::abi::Errno;
+use crate::feature::zero_copy_send::ending;
 use crate::os::sync::Guard;
 use crate::os::sync::atomic::Ordering;
 use crate::os::{self, EpollEvent, Fd, user};
@@ -14,7 +15,7 @@ use crate::ring::drive::names::BATCH;
 use crate::ring::drive::reactor::{
     Attended, CLOSED, KICK, REACTOR, RECRUITS, Reactor, leave_to_looks, put, release, take_over,
 };
-use crate::ring::{Core, CoreGuard, Ring, descriptors, lifetime, live};
+use crate::ring::{Core, CoreGuard, Ring, lifetime, live};
 use crate::wait::Driver;
 use crate::wait::listing::TICK_NS;
 use crate::work::pool;
@@ -158,7 +159,7 @@ fn serve(attended: Attended, act: impl FnOnce(&mut Core)) {
     }
     drop((reactor, guard));
     if has_orphans {
-        descriptors::end_orphans(ring, None);
+        ending::end_orphans(ring, None);
     }
 }
 

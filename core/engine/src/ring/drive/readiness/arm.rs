@@ -360,17 +360,6 @@ impl Lent {
         lingering::close(fd);
     }
 
-    /// Returns `events`, without an error that is only notifications of zero-copy sends in the error queue.
-    pub fn without_notices(&mut self, fd: Fd, events: u32) -> u32 {
-        let core = self.core_mut();
-        if !core.zero_copy.is_used() {
-            return events;
-        }
-        core.look_for_pages_of(fd);
-        let errors = os::poll_now(fd, 0).unwrap_or(EPOLLERR) & EPOLLERR;
-        events & !EPOLLERR | errors
-    }
-
     /// Forgets a connection that is closed at once. Its registration ends with it, unless another descriptor or process has the connection,
     /// too, which nobody can know before. But such a connection makes events that belong to no entry any more, and after the first of them
     /// registrations are removed.
