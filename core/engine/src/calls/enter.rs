@@ -95,8 +95,7 @@ pub fn enter_changed(
     let call = &change(core)?;
     core.life_mut().call();
     if core.shared().has_page() {
-        core.unshare_if_alone();
-        core.join();
+        core.begin_call_beside_others();
     }
     core.drive_mut()
         .observers
@@ -303,10 +302,7 @@ fn go_on(
 /// Wakes the SQ thread, or waits for room in the SQ, as the flags say. The SQ thread submits, not this call.
 fn enter_sq_thread(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter) -> Result<u32, Errno> {
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
-    core.sq_thread_lives()?;
-    if call.flags & IORING_ENTER_SQ_WAKEUP != 0 {
-        core.wake_sq_thread()?;
-    }
+    core.call_sq_thread(call.flags & IORING_ENTER_SQ_WAKEUP != 0)?;
     if call.flags & IORING_ENTER_SQ_WAIT != 0 {
         match caller::wait_for_sq_space(guard, serial) {
             // As in the kernel, a signal ends the wait, and the call succeeds.
@@ -386,9 +382,7 @@ fn get_events(
         Ok(limits) => limits,
         Err(errno) => {
             // The mask is looked at only if the call has to wait.
-            core.advance();
-            core.flush_overflow();
-            return if core.queues().cq_ready() >= wanted { Ok(()) } else { Err(errno) };
+            return caller::end_early(core, Goal::new(head, wanted), errno);
         }
     };
     if core.drive().reactor_gives_way(wanted) {

@@ -200,7 +200,6 @@ impl Core {
         self.drive.attendance.forked();
         self.drive.observers.forked();
         self.processes_forked();
-        self.resync();
     }
 
     /// Removes a request without a CQE.

@@ -126,9 +126,7 @@ impl<'a> CoreGuard<'a> {
             && self.page.is_none()
             && let Some(core) = self.core.as_mut()
         {
-            core.resources.files.settle();
-            core.count_news();
-            core.drive.observers.posts_later();
+            leave::end_quietly(core);
             let this = ManuallyDrop::new(self);
             // SAFETY: the guard is neither used nor dropped from here on, and its page, `None`, needs no drop.
             drop(unsafe { core::ptr::read(&this.core) });

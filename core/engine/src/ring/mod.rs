@@ -244,7 +244,7 @@ impl Core {
         }
         if !self.drive.submitter.is_known() {
             self.drive.submitter = Submitter::Thread(thread);
-            self.publish_submitter();
+            self.shared.publish_submitter(!self.is(IORING_SETUP_R_DISABLED), true);
         }
         if self.drive.submitter == Submitter::Thread(thread) { Ok(()) } else { Err(Errno::EEXIST) }
     }
@@ -269,7 +269,7 @@ impl Core {
         if self.is(IORING_SETUP_SINGLE_ISSUER) {
             self.drive.submitter = Submitter::Thread(host::thread_identity());
         }
-        self.publish_submitter();
+        self.shared.publish_submitter(true, self.drive.submitter.is_here());
         self.drive.kick_driver();
         Ok(())
     }

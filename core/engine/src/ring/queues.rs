@@ -1,6 +1,6 @@
 //! The transitions between queues: from SQEs to requests, from requests to work or to the ready queue, from results to CQEs.
 
-use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_SQ_CQ_OVERFLOW};
+use linux_raw_sys::io_uring::IORING_SQ_CQ_OVERFLOW;
 
 use crate::abi::Errno;
 use crate::assets::directories::Description;
@@ -32,6 +32,11 @@ impl Queues {
     #[inline]
     pub fn cq_ready(&self) -> u32 {
         self.cq.ready(&self.memory)
+    }
+
+    /// Returns the tail of the CQ, and the number of CQEs that wait to be reaped.
+    pub fn left(&self) -> (u32, u32) {
+        (self.cq.tail(), self.cq_ready())
     }
 
     /// Returns the position up to which the program has reaped the CQ.
@@ -118,23 +123,6 @@ impl Core {
     /// Returns the number of the ring's place if the ring defers: then ready requests wait for the program's call.
     pub(super) fn deferred_in(&self) -> Option<u32> {
         self.defers().then(|| self.ring().number())
-    }
-
-    /// Receives a completion from another ring or process. A ring that defers posts it when its thread fetches, unless that thread polls a
-    /// device, as in the kernel.
-    ///
-    /// # Errors
-    /// `EOVERFLOW` if it cannot be passed on to the process of that thread.
-    pub fn receive(&mut self, cqe: Cqe) -> Result<(), Errno> {
-        if self.defers() && !self.is(IORING_SETUP_IOPOLL) {
-            if !self.forward(&cqe)? {
-                self.queues.cq.hold_back(cqe);
-            }
-            self.notify_deferred();
-        } else {
-            self.beside_batch(|core| core.post_unrequested(cqe));
-        }
-        Ok(())
     }
 
     /// Posts the completions that were held back.

@@ -52,9 +52,7 @@ impl Core {
         let tail = self.queues().cq.tail();
         self.drive_mut().observers.set_eventfd(RegisteredEventfd::new(fd, async_only)?, tail);
         self.shared_mut().note_own_eventfd();
-        if self.needs_driver() {
-            reactor::attend(self);
-        }
+        reactor::attend_if_needed(self);
         Ok(())
     }
 }

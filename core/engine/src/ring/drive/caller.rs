@@ -193,7 +193,7 @@ fn drive(
             Ok(())
         }
         Err(Errno::EBADF | Errno::EINVAL) if core.renews_epoll() => Ok(()),
-        Err(errno) => interrupted(core, goal, errno),
+        Err(errno) => end_early(core, goal, errno),
     }
 }
 
@@ -208,7 +208,7 @@ fn sleep(
     debug_assert!(guard.passes_role_on(), "nobody keeps the role who neither drives nor passes it on");
     let woken = sleep_as(guard, serial, Sleep::Driver(goal.until), timeout_ns, signal_mask);
     match live(guard, serial) {
-        Some(core) => woken.or_else(|errno| interrupted(core, goal, errno)),
+        Some(core) => woken.or_else(|errno| end_early(core, goal, errno)),
         None => woken,
     }
 }
@@ -278,10 +278,14 @@ fn ended(ring: &'static Ring, serial: u64, place: Option<usize>, events: &[Epoll
     pollers.into_iter().for_each(|(ring, serial)| ring.look_in(serial));
 }
 
-fn interrupted(core: &mut Core, goal: Goal, errno: Errno) -> Result<(), Errno> {
+/// Ends a wait, or a call that cannot wait, by `errno`, unless the completions are there by now.
+///
+/// # Errors
+/// `errno`.
+pub fn end_early(core: &mut Core, goal: Goal, errno: Errno) -> Result<(), Errno> {
     core.advance();
     core.flush_overflow();
-    if goal.wanted > 0 && goal.is_reached(core) { Ok(()) } else { Err(errno) }
+    if goal.is_reached(core) { Ok(()) } else { Err(errno) }
 }
 
 /// Waits until the SQ thread has made room (`IORING_ENTER_SQ_WAIT`).
@@ -294,7 +298,7 @@ pub fn wait_for_sq_space(guard: &mut CoreGuard<'_>, serial: u64) -> Result<(), E
         if core.queues.sq_pending() < core.queues.memory.layout().sq_entries {
             return Ok(());
         }
-        core.wake_sq_thread()?;
+        core.call_sq_thread(true)?;
         // The SQ thread ends the sleep when it has made room. No number of completions does: this one is not reached before.
         let goal = Goal::new(core.queues.cq.tail(), i32::MAX as u32);
         if core.drive.token.is_free() {

@@ -37,6 +37,8 @@ use crate::ring::drive::observers::Poller;
 use crate::ring::parts::Drive;
 use crate::ring::{Core, Counted, Ring, live};
 use crate::wait::Driver;
+use crate::wait::listing::TICK_NS;
+use crate::wait::token::Wake;
 
 impl Poller for Ring {
     fn look_in(&'static self, serial: u64) {
@@ -63,6 +65,35 @@ impl Drive {
     pub fn is_awaited_beside(&self) -> bool {
         self.observers.may_wait_outside() || self.token.is_awaited()
     }
+
+    /// Wakes the sleeping driver, so that it looks at the ring again.
+    pub fn kick_driver(&self) {
+        self.sleepers.wake(Wake::Driver);
+    }
+
+    /// Wakes the callers for which enough completions were posted; `tail` is that of the CQ.
+    pub(in crate::ring) fn wake_sleepers(&mut self, tail: u32) {
+        self.token.posted(tail, |wake| self.sleepers.wake(wake));
+    }
+
+    /// Passes the driver's role, which is free, to a sleeper. Returns false if there is none.
+    #[inline]
+    pub fn pass_on(&mut self) -> bool {
+        if !self.token.is_awaited() {
+            return false;
+        }
+        self.token.pass_on(|wake| self.sleepers.wake(wake))
+    }
+
+    /// Wakes the threads that wait for work to end, when its completion is not posted yet.
+    pub fn wake_observers(&mut self) {
+        self.token.work_ended(|wake| self.sleepers.wake(wake));
+    }
+
+    /// Wakes every caller that sleeps for this ring.
+    pub fn wake_all(&mut self) {
+        self.token.wake_all(|wake| self.sleepers.wake(wake));
+    }
 }
 
 impl Core {
@@ -85,7 +116,7 @@ impl Core {
 
     /// True if anything in the ring needs a thread that sleeps for it.
     #[inline(always)]
-    pub fn needs_driver(&self) -> bool {
+    pub(in crate::ring::drive) fn needs_driver(&self) -> bool {
         self.readiness.waiting() > 0
             || !self.time.timers.is_empty()
             || self.aio.in_flight() > 0
@@ -111,6 +142,30 @@ impl Core {
             || !self.work.is_empty()
     }
 
+    /// Returns the current length of a tick.
+    pub(in crate::ring::drive) fn tick_ns(&self) -> u64 {
+        let only_shows = self.drive.observers.may_be_stale() && !self.needs_other_ticks();
+        if only_shows { self.drive.observers.tick_ns(self.queues.left()) } else { TICK_NS }
+    }
+
+    /// True if the ring's callers recheck, not the reactor. Every system call is cheaper in a program with one thread than in one with two.
+    pub(in crate::ring::drive) fn rechecks_itself(&self) -> bool {
+        let ticks = self.drive.attendance.is_listed()
+            || self.zero_copy.needs_ticks()
+            || !self.resources.directories.is_empty()
+            || self.aio.needs_ticks();
+        self.is_left_to_callers() && !ticks
+    }
+
+    /// Has the driver look at the ring again: a deadline came closer, or a request became ready.
+    pub(in crate::ring::drive) fn disturb_driver(&mut self) {
+        match self.drive.token.driver() {
+            Driver::Nobody => {}
+            Driver::Reactor => reactor::deadline_changed(self),
+            Driver::SqThread => self.drive.kick_driver(),
+            Driver::Caller => self.drive.token.disturb(|wake| self.drive.sleepers.wake(wake)),
+        }
+    }
     /// Replaces the ring's epoll instance, with all that was registered, if the program has closed it without the engine's knowledge.
     /// Returns whether it did.
     pub(in crate::ring::drive) fn renews_epoll(&mut self) -> bool {
@@ -193,7 +248,7 @@ impl Core {
         let (mut kicked, mut glimpsed) = (false, false);
         self.readiness.note_epoll_asked();
         self.readiness.reported(events.len());
-        self.expect_entries(events.iter().map(|event| { event.data } as u32));
+        self.readiness.expect_entries(&self.requests, events.iter().map(|event| { event.data } as u32));
         for event in events {
             let (data, bits) = (event.data, event.events);
             // The next look at the ring finds finished transfers, and what other processes did, without these events.
@@ -206,8 +261,12 @@ impl Core {
                 glimpsed |= data == GLIMPSE;
             }
         }
-        if glimpsed {
-            self.take_glimpse();
+        // If epoll has reported the event that AIO has seen already, no request waits for it any more.
+        if glimpsed
+            && let Some((registration, bits)) = self.drive.observers.take_glimpse()
+            && self.readiness.is_awaited(registration)
+        {
+            self.readiness_event(registration, bits);
         }
         kicked
     }
@@ -275,7 +334,7 @@ impl Core {
 
     /// Counts the CQEs that were posted since the last time. Returns whether there is news for sleepers and observers.
     #[inline(always)]
-    pub(in crate::ring) fn count_news(&mut self) -> bool {
+    pub(in crate::ring::drive) fn count_news(&mut self) -> bool {
         let Some(uncounted) = self.queues.cq.take_news() else { return false };
         self.identity.ring.count(Counted::Completed, uncounted);
         true

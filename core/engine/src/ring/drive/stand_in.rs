@@ -195,9 +195,7 @@ impl Core {
         if self.queues.cq_ready() > 0 {
             self.drive.observers.set_readable(os::eventfd_signal(fd));
         }
-        if self.needs_driver() {
-            reactor::attend(self);
-        }
+        reactor::attend_if_needed(self);
         Ok(fd)
     }
 
@@ -274,8 +272,8 @@ impl Core {
     fn show_none(&mut self, drain: fn(Fd)) {
         self.drain_stand_in(drain);
         self.unmark_shown();
-        if self.needs_driver() && self.drive.token.driver() == Driver::Nobody {
-            reactor::attend(self);
+        if self.drive.token.driver() == Driver::Nobody {
+            reactor::attend_if_needed(self);
         }
     }
 

@@ -4,6 +4,7 @@ use crate::os;
 use crate::request::RequestId;
 use crate::ring::row::Expiry;
 use crate::ring::{Attempt, Core};
+use crate::wait::listing::TICK_NS;
 use crate::wait::timers::{Clock, Mark};
 
 impl Mark for RequestId {
@@ -26,6 +27,11 @@ impl Core {
     pub fn next_timer_ns(&self) -> Option<u64> {
         let late = self.readiness.late_check_left_ns();
         [self.time.timers.next_ns(now_ns), late].into_iter().flatten().min()
+    }
+
+    /// Returns how long a caller may sleep before it has to recheck.
+    pub(in crate::ring::drive) fn next_recheck_ns(&self) -> Option<u64> {
+        (self.readiness.needs_recheck() && self.rechecks_itself()).then_some(TICK_NS)
     }
 
     /// Fires all timers that are due. Requests that became ready before are completed first, and not cancelled.

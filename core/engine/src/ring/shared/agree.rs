@@ -2,8 +2,6 @@
 
 use alloc::boxed::Box;
 
-use linux_raw_sys::io_uring::IORING_SETUP_R_DISABLED;
-
 use crate::abi::Errno;
 use crate::os;
 use crate::process::family;
@@ -86,10 +84,17 @@ impl Core {
             shared.own_eventfd = false;
             shared.published = Published::default();
         }
+        self.resync();
+    }
+
+    /// Begins a call on a ring that may have other processes: gives the page up if there are none, or notes that this process uses the ring.
+    pub fn begin_call_beside_others(&mut self) {
+        self.unshare_if_alone();
+        self.join();
     }
 
     /// Notes in the page that this process uses the ring.
-    pub fn join(&mut self) {
+    pub(in crate::ring::shared) fn join(&mut self) {
         if self.defers() {
             // Only the ring's own thread can use it.
             return;
@@ -117,7 +122,7 @@ impl Core {
     }
 
     /// Gives the page up if no other process is left that could use the ring. Checks that now and then.
-    pub fn unshare_if_alone(&mut self) {
+    fn unshare_if_alone(&mut self) {
         let Some(shared) = &self.shared.0 else { return };
         if self.life.activity() % LOOKS == 0 && shared.state().messages == 0 && family::is_alone() {
             let readable = self.shared.common_stand_in_is_readable();
@@ -149,7 +154,7 @@ impl Core {
     }
 
     /// Reads the counts that all processes share from ring memory.
-    pub(in crate::ring) fn resync(&mut self) {
+    fn resync(&mut self) {
         self.queues.sq.resync(&self.queues.memory);
         if self.queues.cq.resync(&self.queues.memory) {
             self.posted_elsewhere();
@@ -200,40 +205,19 @@ impl Core {
         self.read_mail();
     }
 
-    /// Publishes in the page that the ring is enabled, and that its submitter is in this process.
-    pub(in crate::ring) fn publish_submitter(&self) {
-        if let Some(shared) = &self.shared.0 {
-            let state = shared.state();
-            state.enabled = u32::from(!self.is(IORING_SETUP_R_DISABLED));
-            if self.drive.submitter.is_here() {
-                state.submitter = family::own();
-            }
-        }
-    }
-
-    /// Checks that the ring has an SQ thread, in whatever process.
+    /// Checks that the ring has an SQ thread, in whatever process, and wakes the thread if `wakes`.
     ///
     /// # Errors
     /// `EOWNERDEAD` if the thread has ended, `EBADF` if the ring was closed meanwhile.
-    pub fn sq_thread_lives(&self) -> Result<(), Errno> {
+    pub fn call_sq_thread(&self, wakes: bool) -> Result<(), Errno> {
+        let is_here = self.drive.token.driver() == Driver::SqThread;
         let elsewhere = self.shared.0.as_ref().map_or(0, |shared| shared.state().sq_thread);
-        let lives = self.drive.token.driver() == Driver::SqThread
-            || elsewhere != 0 && elsewhere != family::own() && family::lives(elsewhere);
-        match lives {
-            true => Ok(()),
-            false if self.life.is_closing() => Err(Errno::EBADF),
-            false => Err(Errno::EOWNERDEAD),
+        if !is_here && (elsewhere == 0 || elsewhere == family::own() || !family::lives(elsewhere)) {
+            return Err(if self.life.is_closing() { Errno::EBADF } else { Errno::EOWNERDEAD });
         }
-    }
-
-    /// Wakes the SQ thread, in whatever process it is.
-    ///
-    /// # Errors
-    /// As for [`Core::sq_thread_lives`].
-    pub fn wake_sq_thread(&mut self) -> Result<(), Errno> {
-        self.sq_thread_lives()?;
         match &self.shared.0 {
-            Some(shared) if self.drive.token.driver() != Driver::SqThread => shared.ring_the_bell(),
+            _ if !wakes => {}
+            Some(shared) if !is_here => shared.ring_the_bell(),
             _ => self.drive.kick_driver(),
         }
         Ok(())

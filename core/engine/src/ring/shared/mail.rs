@@ -7,6 +7,8 @@
 //! - `COMPLETION`: a message (`MSG_RING`) for a ring that only a thread of another process may drive.
 //! - `KEPT`: a CQE that found no room, of a process that ends. The first process that reads it, and has room, posts it.
 
+use linux_raw_sys::io_uring::IORING_SETUP_IOPOLL;
+
 use crate::abi::Errno;
 use crate::feature::timeouts::{self, Inherited};
 use crate::os;
@@ -234,11 +236,28 @@ impl Core {
         self.post_unrequested(Cqe { user_data: letter.user_data, res, flags, big: [0; 2] });
     }
 
+    /// Receives a completion from another ring or process. A ring that defers posts it when its thread fetches, unless that thread polls a
+    /// device, as in the kernel.
+    ///
+    /// # Errors
+    /// `EOVERFLOW` if it cannot be passed on to the process of that thread.
+    pub fn receive(&mut self, cqe: Cqe) -> Result<(), Errno> {
+        if self.defers() && !self.is(IORING_SETUP_IOPOLL) {
+            if !self.forward(&cqe)? {
+                self.queues.cq.hold_back(cqe);
+            }
+            self.notify_deferred();
+        } else {
+            self.beside_batch(|core| core.post_unrequested(cqe));
+        }
+        Ok(())
+    }
+
     /// Sends a completion to the process whose thread drives this ring. Returns false if that is this process.
     ///
     /// # Errors
     /// `EOVERFLOW` if there is room for it neither among the letters nor in the CQ.
-    pub(in crate::ring) fn forward(&mut self, cqe: &Cqe) -> Result<bool, Errno> {
+    fn forward(&mut self, cqe: &Cqe) -> Result<bool, Errno> {
         if self.shared.0.is_none() || self.drive.submitter != Submitter::Elsewhere {
             return Ok(false);
         }

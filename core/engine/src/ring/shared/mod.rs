@@ -24,6 +24,7 @@ use alloc::boxed::Box;
 use linux_raw_sys::general::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN};
 
 use crate::os::{self, Fd};
+use crate::process::family;
 use crate::process::page::{Page, State};
 use crate::ring::drive::names::BELL;
 
@@ -118,6 +119,17 @@ impl Sharing {
             shared.heard = false;
         }
         self.hear(epoll);
+    }
+
+    /// Publishes in the page whether the ring is enabled, and, if `is_here`, that its submitter is in this process.
+    pub(in crate::ring) fn publish_submitter(&self, is_enabled: bool, is_here: bool) {
+        if let Some(shared) = &self.0 {
+            let state = shared.state();
+            state.enabled = u32::from(is_enabled);
+            if is_here {
+                state.submitter = family::own();
+            }
+        }
     }
 
     /// True if other processes use the ring, or wait for what this process does on it.

@@ -22,7 +22,7 @@ impl Glimpse {
     }
 
     /// Takes the event that the poll has seen: the name of its registration in epoll's events, and what the file was ready for.
-    fn take(&mut self) -> Option<(u64, u32)> {
+    pub(in crate::ring::drive) fn take(&mut self) -> Option<(u64, u32)> {
         let (_, result) = self.context.take_completion()?;
         Some((self.sought.take()?, u32::try_from(result).ok()?))
     }

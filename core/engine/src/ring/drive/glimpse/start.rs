@@ -18,16 +18,6 @@ impl Core {
         glimpse.sought = Some(registration);
         Ok(())
     }
-
-    /// Handles the event that AIO has seen. If epoll has reported it already, no request waits for it any more.
-    pub(in crate::ring::drive) fn take_glimpse(&mut self) {
-        let seen = self.drive.observers.glimpse_mut().and_then(Glimpse::take);
-        if let Some((registration, events)) = seen
-            && self.readiness.is_awaited(registration)
-        {
-            self.readiness_event(registration, events);
-        }
-    }
 }
 
 impl Lent {

@@ -9,6 +9,7 @@ use crate::Outlet;
 use crate::feature::eventfd::RegisteredEventfd;
 use crate::os::Fd;
 use crate::ring::drive::glimpse::Glimpse;
+use crate::wait::listing::TICK_NS;
 
 /// The observers of a ring, and what they were notified of.
 #[derive(Default)]
@@ -123,10 +124,16 @@ impl Observers {
         self.shown && self.readable && !self.awaited
     }
 
-    /// Notes the completions that a tick finds.
-    fn note_left(&mut self, left: (u32, u32)) {
+    /// Notes the completions that a tick finds, from which the length of the next one follows.
+    pub(in crate::ring::drive) fn note_left(&mut self, left: (u32, u32)) {
         self.times_left = if self.left == left { MOST_DOUBLED.min(self.times_left + 1) } else { 0 };
         self.left = left;
+    }
+
+    /// Returns the length of a tick that only checks whether the program has taken the completions that are shown: the longer they are left,
+    /// the longer it gets.
+    pub(in crate::ring::drive) fn tick_ns(&self, left: (u32, u32)) -> u64 {
+        if self.left == left { TICK_NS << self.times_left } else { TICK_NS }
     }
 
     /// Returns the program's eventfd.
@@ -159,6 +166,11 @@ impl Observers {
     /// Returns the AIO poll that sees the eventfd's events.
     pub(in crate::ring::drive) fn glimpse_mut(&mut self) -> Option<&mut Glimpse> {
         self.glimpse.as_mut()
+    }
+
+    /// Takes the event that the AIO poll has seen, as [`Glimpse::take`] does.
+    pub(in crate::ring::drive) fn take_glimpse(&mut self) -> Option<(u64, u32)> {
+        self.glimpse.as_mut()?.take()
     }
 
     /// Sets the AIO poll that sees the eventfd's events.

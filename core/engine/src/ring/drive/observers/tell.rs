@@ -6,7 +6,6 @@ use crate::abi::layout::Word;
 use crate::os::{self, Fd};
 use crate::ring::drive::reactor::{self};
 use crate::ring::{Core, Lent};
-use crate::wait::listing::TICK_NS;
 
 impl Core {
     /// Notifies everyone except sleeping callers.
@@ -83,25 +82,6 @@ impl Core {
         if self.drive.observers.may_be_stale() {
             reactor::attend_stale(self);
         }
-    }
-
-    /// Notes what the CQ holds at a tick, from which the length of the next one follows.
-    pub(in crate::ring::drive) fn note_left(&mut self) {
-        let left = self.left();
-        self.drive.observers.note_left(left);
-    }
-
-    fn left(&self) -> (u32, u32) {
-        (self.queues.cq.tail(), self.queues.cq_ready())
-    }
-
-    /// Returns the current length of a tick. If the only thing to check is whether the program has taken completions that are shown, ticks
-    /// get longer the longer the completions are left.
-    pub(in crate::ring::drive) fn tick_ns(&self) -> u64 {
-        let is_left = self.drive.observers.may_be_stale()
-            && !self.needs_other_ticks()
-            && self.drive.observers.left == self.left();
-        if is_left { TICK_NS << self.drive.observers.times_left } else { TICK_NS }
     }
 
     /// True if all threads that poll the stand-in are lookers, and no other process has it.

@@ -114,6 +114,13 @@ pub fn attend(core: &mut Core) {
     }
 }
 
+/// Lists a ring with the reactor, as [`attend`] does, if anything in the ring needs a thread that sleeps for it.
+pub fn attend_if_needed(core: &mut Core) {
+    if core.needs_driver() {
+        attend(core);
+    }
+}
+
 /// Has the reactor run if a watch reports the ring's close. For rings that have files, a thread, or work that may take for ever: perhaps no
 /// call enters them any more.
 pub fn hear_of_close(core: &mut Core) {

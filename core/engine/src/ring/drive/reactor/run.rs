@@ -239,7 +239,7 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
         core.recheck();
         core.tick_channels();
         core.put_right();
-        core.note_left();
+        core.drive.observers.note_left(core.queues.left());
         core.resources.directories.tick();
         if !core.is_left_to_callers() {
             core.rescue_in_flight();

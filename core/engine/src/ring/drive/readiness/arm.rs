@@ -8,7 +8,7 @@ use crate::abi::Errno;
 use crate::assets::table::NodeIndex;
 use crate::assets::{lingering, notes, unseen};
 use crate::os::{self, Fd};
-use crate::request::{FileHold, Flags, Phase, RequestId};
+use crate::request::{FileHold, Flags, Phase, RequestId, Slab};
 use crate::ring::drive::reactor;
 use crate::ring::drive::readiness::entries::{Known, Readiness, Recheck};
 use crate::ring::drive::readiness::waiters::Waiter;
@@ -32,6 +32,22 @@ pub(super) enum Registration {
     Proven,
     /// The registration existed before, and may be for an earlier file with this number.
     Believed,
+}
+
+impl Readiness {
+    /// Has the processor prefetch these entries and their requests, for a batch of events. With thousands of connections none of them is in
+    /// the nearer caches, and the processor would wait for one after the other.
+    pub(in crate::ring::drive) fn expect_entries(
+        &self,
+        requests: &Slab,
+        indices: impl Iterator<Item = u32> + Clone,
+    ) {
+        let entries = indices.filter_map(|index| self.entries.get(index as usize));
+        entries.clone().for_each(|entry| os::prefetch(entry));
+        for entry in entries {
+            entry.waiters.as_slice().iter().for_each(|waiter| requests.expect(waiter.id));
+        }
+    }
 }
 
 impl Core {
@@ -179,16 +195,6 @@ impl Core {
         for waiter in self.readiness.remove(index).as_slice() {
             self.readiness.waiting -= 1;
             self.complete(waiter.id, Errno::EBADF.negated());
-        }
-    }
-
-    /// Has the processor prefetch these entries and their requests, for a batch of events. With thousands of connections none of them is in
-    /// the nearer caches, and the processor would wait for one after the other.
-    pub(crate) fn expect_entries(&self, indices: impl Iterator<Item = u32> + Clone) {
-        let entries = indices.filter_map(|index| self.readiness.entries.get(index as usize));
-        entries.clone().for_each(|entry| os::prefetch(entry));
-        for entry in entries {
-            entry.waiters.as_slice().iter().for_each(|waiter| self.requests.expect(waiter.id));
         }
     }
 

@@ -43,20 +43,6 @@ impl Readiness {
 }
 
 impl Core {
-    /// True if the ring's callers recheck, not the reactor. Every system call is cheaper in a program with one thread than in one with two.
-    pub(in crate::ring::drive) fn rechecks_itself(&self) -> bool {
-        let ticks = self.drive.attendance.is_listed()
-            || self.zero_copy.needs_ticks()
-            || !self.resources.directories.is_empty()
-            || self.aio.needs_ticks();
-        self.is_left_to_callers() && !ticks
-    }
-
-    /// Returns how long a caller may sleep before it has to recheck.
-    pub(in crate::ring::drive) fn next_recheck_ns(&self) -> Option<u64> {
-        (self.readiness.needs_recheck() && self.rechecks_itself()).then_some(TICK_NS)
-    }
-
     /// Rechecks, if callers have to and the time has come. Returns true if a request became ready, or something was posted.
     pub fn recheck_if_due(&mut self) -> bool {
         let Some(interval_ns) = self.next_recheck_ns() else { return false };

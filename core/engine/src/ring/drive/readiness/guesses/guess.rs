@@ -12,7 +12,8 @@ impl Core {
         if !self.readiness.guesses.are_on() {
             return false;
         }
-        self.expect_entries(self.readiness.guesses.queue.iter().take(AT_ONCE).map(|guess| guess.index));
+        let next = self.readiness.guesses.queue.iter().take(AT_ONCE).map(|guess| guess.index);
+        self.readiness.expect_entries(&self.requests, next);
         let mut made = 0;
         while made < AT_ONCE as u32
             && let Some(guess) = self.readiness.guesses.queue.pop_front()

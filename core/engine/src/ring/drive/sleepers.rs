@@ -1,7 +1,5 @@
 //! The eventfds on which threads sleep while they wait for a ring.
 
-mod wake;
-
 use alloc::vec::Vec;
 
 use crate::abi::Errno;
@@ -60,7 +58,7 @@ impl Sleepers {
     }
 
     /// Signals the thread that the token names.
-    fn wake(&self, wake: Wake) {
+    pub(in crate::ring::drive) fn wake(&self, wake: Wake) {
         let fd = match wake {
             Wake::Driver => self.kick,
             Wake::Sleeper(place) => self.places.get(place).copied(),
