@@ -72,7 +72,7 @@ fn describe(core: &Core, text: &mut String) {
         text,
         "  ring {}: flags {:#x}, CQ {} of {} with {} kept, driver {:?} with {} asleep, inside {}, attended {}{}",
         core.serial(),
-        core.setup_flags(),
+        core.identity().setup_flags,
         core.queues().cq_ready(),
         layout.cq_entries,
         core.queues().cq.kept(),

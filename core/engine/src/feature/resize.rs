@@ -35,7 +35,7 @@ pub fn resize(core: &mut Core, fd: Fd, argument: u64) -> Result<usize, Errno> {
     if params.flags & !ASKED != 0 {
         return Err(Errno::EINVAL);
     }
-    params.flags |= core.setup_flags() & INHERITED;
+    params.flags |= core.identity().setup_flags & INHERITED;
     let layout = Layout::new(params.sq_entries, &params)?;
     let memory = if params.flags & IORING_SETUP_NO_MMAP != 0 {
         let (rings, sqes) = (params.cq_off.user_addr, params.sq_off.user_addr);

@@ -110,9 +110,7 @@ impl Core {
     pub(in crate::request) fn defer(&mut self, id: RequestId) {
         let drains = self[id].flags.has(Flags::DRAIN);
         self[id].phase = Phase::Deferred;
-        if self[id].flags.has(Flags::TRACED) {
-            self.trace_step(id, Step::Deferred, 0);
-        }
+        self.trace_step(id, Step::Deferred, 0);
         let length = self.chain_length(id);
         self.order_mut().drain.hold(id, length);
         self.run_deferred();

@@ -22,7 +22,7 @@ impl Core {
     pub(super) fn submit_quickly(&mut self, index: u32) -> bool {
         let first = self.queues().memory.first_word(index);
         let [opcode, flags, ..] = first.to_ne_bytes();
-        let row = self.named_row(opcode);
+        let row = self.identity().table.lookup(opcode);
         let flags = Flags::of_sqe(flags);
         if flags.has_other_than(Flags::FIXED_FILE.with(Flags::LINK)) || !self.is_at_ease() {
             return false;
@@ -109,7 +109,7 @@ impl Core {
         let first = self.queues().memory.first_word(index);
         let [opcode, flags, ..] = first.to_ne_bytes();
         // LINK_TIMEOUT needs a request to watch.
-        let caps = self.named_row(opcode).caps;
+        let caps = self.identity().table.lookup(opcode).caps;
         if flags != 0 || !caps.has(Caps::FILE.with(Caps::AT_ONCE)) || caps.has(Caps::WIDE) {
             return None;
         }
@@ -205,7 +205,7 @@ impl Core {
     pub(super) fn issue_quickly(&mut self, id: RequestId) -> bool {
         let request = &self[id];
         let op = request.op;
-        let Some(quick) = &self.row_of(op).quick else { return false };
+        let Some(quick) = &self.identity().table.row(op).quick else { return false };
         let is_ordinary = request.whose == Whose::Common && request.file != FileHold::None;
         if !is_ordinary || !self.order().drain.holds_nothing() || credentials::matter() {
             return false;

@@ -88,7 +88,7 @@ impl Core {
     fn cancels_among(&self, available: u32) -> bool {
         self.queues().sq.ahead(&self.queues().memory, available).any(|index| {
             let [opcode, ..] = self.queues().memory.first_word(index).to_ne_bytes();
-            self.named_row(opcode).caps.has(Caps::CANCELS)
+            self.identity().table.lookup(opcode).caps.has(Caps::CANCELS)
         })
     }
 
@@ -242,7 +242,7 @@ impl Core {
         let op = *op;
         let prepared = match version::admit(sqe) {
             Ok(()) if op.refuses(sqe) => Err(Errno::EINVAL),
-            Ok(()) => (self.row_of(op).prep)(&mut self.attempt(id)),
+            Ok(()) => (self.identity().table.row(op).prep)(&mut self.attempt(id)),
             refused => refused,
         };
         prepared.inspect_err(|errno| coverage::seen(op.code, errno.negated()))
@@ -370,7 +370,7 @@ impl Core {
             Ok(())
         };
         let outcome = match prepared {
-            Ok(()) => (self.row_of(op).issue)(&mut self.attempt(id)),
+            Ok(()) => (self.identity().table.row(op).issue)(&mut self.attempt(id)),
             Err(instead) => instead,
         };
         self.settle(id, outcome);
@@ -410,9 +410,7 @@ impl Core {
                 {
                     request.phase = Phase::Armed;
                     request.flags.clear(Flags::THREADED);
-                    if request.flags.has(Flags::TRACED) {
-                        self.trace_step(id, Step::Armed, 0);
-                    }
+                    self.trace_step(id, Step::Armed, 0);
                 }
             }
             Outcome::Wait(events) => {
@@ -444,9 +442,7 @@ impl Core {
     fn wait_for(&mut self, id: RequestId, events: u32) {
         // The thread that wakes the request continues its chain.
         self[id].flags.clear(Flags::THREADED);
-        if self[id].flags.has(Flags::TRACED) {
-            self.trace_step(id, Step::Waits, events);
-        }
+        self.trace_step(id, Step::Waits, events);
         match self.arm(id, events) {
             Ok(()) => {}
             // The file cannot be polled: a thread has to block on it.
@@ -467,9 +463,7 @@ impl Core {
         if long {
             request.flags.set(Flags::LONG);
         }
-        if request.flags.has(Flags::TRACED) {
-            self.trace_step(id, Step::Queued, 0);
-        }
+        self.trace_step(id, Step::Queued, 0);
         let work = Work::new(self, id, long);
         self.queue_work(work);
     }
@@ -515,8 +509,8 @@ impl Core {
             }
             self.start(id);
         } else {
-            if request.flags.has(Flags::TRACED) && request.flags.has(Flags::WOKEN) && request.events != 0 {
-                let events = request.events;
+            let events = request.events;
+            if request.flags.has(Flags::WOKEN) && events != 0 {
                 self.trace_step(id, Step::Woken, events);
             }
             self.issue(id);

@@ -9,7 +9,7 @@ use crate::os::Fd;
 use crate::os::user::Path;
 use crate::request::op::Op;
 use crate::request::{FileHold, Flags, Request, RequestId};
-use crate::ring::parts::Queues;
+use crate::ring::parts::{Identity, Queues};
 use crate::ring::{Core, Ring};
 
 /// The ring, restricted to what is lent to an attempt.
@@ -152,6 +152,12 @@ impl Lent {
         &mut self.core
     }
 
+    /// Returns the place of the ring, its serial number, its setup flags and its op table.
+    #[inline(always)]
+    pub fn identity(&self) -> &Identity {
+        &self.core.identity
+    }
+
     /// Returns the place of the ring.
     #[inline(always)]
     pub fn ring(&self) -> &'static Ring {
@@ -178,7 +184,7 @@ impl Lent {
 
     /// Returns the operation of an opcode.
     pub fn operation(&self, opcode: u8) -> &'static Op {
-        self.core.named_row(opcode)
+        self.core.identity.table.lookup(opcode)
     }
 
     /// True if a CLOSE of this descriptor is under way.

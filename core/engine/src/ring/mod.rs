@@ -31,7 +31,6 @@ use crate::os::sync::Mutex;
 use crate::os::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::process::page::Page;
 use crate::queue::{Cq, RingMemory, Sq};
-use crate::request::op::Op;
 use crate::request::order::Order;
 use crate::request::{RequestId, Slab};
 use crate::ring::drive::readiness::Readiness;
@@ -208,27 +207,10 @@ impl Core {
         }
     }
 
-    /// Returns the row of an opcode in an SQE of the program.
-    #[inline(always)]
-    pub fn named_row(&self, opcode: u8) -> &'static Row {
-        self.identity.table.lookup(opcode)
-    }
-
     /// Returns the row of a request's operation.
     #[inline(always)]
     pub fn row(&self, id: RequestId) -> &'static Row {
-        self.row_of(self.requests[id].op)
-    }
-
-    /// Returns the row of an operation.
-    #[inline(always)]
-    pub fn row_of(&self, op: &Op) -> &'static Row {
-        self.identity.table.row(op)
-    }
-
-    /// Returns the ring's `IORING_SETUP_*`. ENABLE_RINGS clears R_DISABLED.
-    pub fn setup_flags(&self) -> u32 {
-        self.identity.setup_flags
+        self.identity.table.row(self.requests[id].op)
     }
 }
 

@@ -36,7 +36,7 @@ pub struct Identity {
     pub ring: &'static Ring,
     /// The ring's serial number, which tells it from other rings in the same place.
     pub serial: u64,
-    /// `IORING_SETUP_*`.
+    /// `IORING_SETUP_*`. ENABLE_RINGS clears R_DISABLED.
     pub setup_flags: u32,
     /// The op table of the ring.
     pub table: &'static Table,

@@ -64,7 +64,7 @@ impl Work {
         // The kernel would do a transfer with the credentials of the thread that submits it.
         let transfers = request.flags.has(Flags::DIRECT) && request.whose == Whose::Common;
         request.flags.clear(Flags::HANDED_OVER.with(Flags::DIRECT).with(Flags::AT_DEVICE));
-        let row = core.row_of(op);
+        let row = core.identity().table.row(op);
         core.work_mut().begins(named);
         let direct = if transfers { core.direct_command(id) } else { None };
         let request = &mut core[id];
@@ -164,9 +164,7 @@ impl Core {
         if !op.caps.has(Caps::AT_ONCE) {
             request.flags.set(Flags::THREADED);
         }
-        if request.flags.has(Flags::TRACED) {
-            self.trace_step(work.id, work.by, work.thread);
-        }
+        self.trace_step(work.id, work.by, work.thread);
         if let Some(took_us) = work.took_us {
             match (work.is_fetched, op.is_sync()) {
                 (false, _) => self.work_mut().note_write(took_us),
@@ -174,7 +172,7 @@ impl Core {
                 (true, true) => self.work_mut().in_flight.note_sync(took_us),
             }
         }
-        let finish = self.row_of(op).finish;
+        let finish = self.identity().table.row(op).finish;
         let mut outcome = finish(&mut self.attempt(work.id), work.result);
         if self.life().is_closing() && !matches!(outcome, Outcome::Complete(_)) {
             // The request may have begun to wait for its file, which is released now.

@@ -135,7 +135,7 @@ pub fn forget(core: &mut Core, id: RequestId) {
 
 /// Takes over a timeout. If no request can be made for it, posts `ECANCELED`.
 pub fn inherit(core: &mut Core, inherited: Inherited) {
-    let row = core.named_row(inherited.opcode);
+    let row = core.identity().table.lookup(inherited.opcode);
     if !row.caps.has(Caps::INHERITED) {
         // No process of this engine wrote this opcode.
         return;

@@ -69,7 +69,7 @@ impl Core {
         let (mut counts, mut count) = (Vec::new(), 0);
         while let Some(index) = entries.next() {
             let [opcode, flags, ..] = self.queues().memory.first_word(index).to_ne_bytes();
-            let places = self.named_row(opcode).places(mixed, count + 1 < all);
+            let places = self.identity().table.lookup(opcode).places(mixed, count + 1 < all);
             // Skips the second half of a long SQE.
             (1..places).for_each(|_| _ = entries.next());
             count += places;
@@ -90,9 +90,7 @@ impl Core {
         }
         let value =
             inject(self.instruments().chaos.ring, request.serial, fault, u16::from(request.sqe.opcode))?;
-        if request.flags.has(Flags::TRACED) {
-            self.trace_step(id, Step::Injected, fault as u32);
-        }
+        self.trace_step(id, Step::Injected, fault as u32);
         Some(value)
     }
 

@@ -352,7 +352,7 @@ impl Core {
             chaos.kept = None;
             chaos.unclaimed += 1;
         }
-        self[id].op = self.named_row(self[id].sqe.opcode);
+        self[id].op = self.identity().table.lookup(self[id].sqe.opcode);
         self.end_memory(id);
         self.complete_as_noted(id);
     }
@@ -391,7 +391,7 @@ impl Attempt<'_> {
     /// Ends the hold of a request, which is cancelled instead of attempted.
     pub fn ends_hold(&mut self) -> bool {
         let (core, id) = self.core_mut();
-        core[id].op = core.named_row(core[id].sqe.opcode);
+        core[id].op = core.identity().table.lookup(core[id].sqe.opcode);
         core.time_mut().timers.cancel(id)
     }
 

@@ -107,9 +107,16 @@ impl Core {
         RequestMemory { ring, file, serial, operation, pieces: &[], is_filled: false, may_wait: false }
     }
 
-    /// Reports a step of a traced request.
-    #[cold]
+    /// Reports a step of a request, if it is traced.
+    #[inline]
     pub fn trace_step(&self, id: RequestId, step: Step, value: u32) {
+        if self[id].flags.has(Flags::TRACED) {
+            self.tell_step(id, step, value);
+        }
+    }
+
+    #[cold]
+    fn tell_step(&self, id: RequestId, step: Step, value: u32) {
         let Some(About { tracer, ring, serial, .. }) = self.about(id) else { return };
         let body = event::Stepped { serial, step: step as u32, value };
         tracer.publish(ring, Kind::Stepped, &body, &Samples::NONE);

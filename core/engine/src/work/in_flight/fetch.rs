@@ -10,7 +10,7 @@ use crate::assets::notes::Interest;
 use crate::os::{self, Fd, host};
 use crate::process::credentials::Whose;
 use crate::request::op::Op;
-use crate::request::{FileHold, Flags, Phase, RequestId};
+use crate::request::{FileHold, Phase, RequestId};
 use crate::ring::row::Outcome;
 use crate::ring::{Core, CoreGuard, live};
 use crate::wait::Driver;
@@ -40,9 +40,7 @@ impl Core {
             return self.complete(id, errno.negated());
         }
         let number = self.ring().number();
-        if self[id].flags.has(Flags::TRACED) {
-            self.trace_step(id, Step::Queued, 0);
-        }
+        self.trace_step(id, Step::Queued, 0);
         let request = &mut self[id];
         request.phase = Phase::InFlight;
         let interest = request.file.plain().map(|fd| Interest::new(fd, number));

@@ -11,7 +11,6 @@ use crate::request::RequestId;
 use crate::ring::Core;
 use crate::ring::drive::readiness::arm::{DISTRUST, Registration};
 use crate::ring::drive::readiness::{ALL_EVENTS, Readiness};
-use crate::wait::listing::TICK_NS;
 
 /// Returns how many of so many listed entries one tick rechecks. Few enough that a connection in use has been armed again when its turn
 /// comes, which costs nothing; and all of them within some 250 ticks.
