@@ -73,9 +73,7 @@ impl Core {
             }
         }
         self.requests_mut().remove(id);
-        if !self.order().drain.holds_nothing() {
-            self.run_deferred();
-        }
+        self.run_deferred();
     }
 
     /// Posts the CQE of a request that skips it, is traced or is under chaos. False if the CQE is delayed.

@@ -119,8 +119,15 @@ impl Core {
         }
     }
 
-    /// Starts the chains that need not wait any longer, in order.
+    /// Starts the chains that need not wait any longer, in order, after requests have ended.
+    #[inline(always)]
     pub(crate) fn run_deferred(&mut self) {
+        if !self.order().drain.holds_nothing() {
+            self.run_some_deferred();
+        }
+    }
+
+    fn run_some_deferred(&mut self) {
         let mut first = true;
         let mut drain_seen = false;
         while let Some(&id) = self.order().drain.held.front() {

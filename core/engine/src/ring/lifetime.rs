@@ -184,7 +184,7 @@ impl Core {
         self.resources.files.forked();
         self.resources.buffers.forked();
         self.resources.receive_queues.forked();
-        self.forget_pages();
+        self.forget_pages(true);
         self.zero_copy.forked();
         self.resources.directories = Directories::default();
         let ids: Vec<RequestId> = self.requests.ids().collect();
@@ -220,9 +220,8 @@ impl Core {
 
     fn shut_down(&mut self) {
         self.put_out();
-        self.look_for_all_pages();
         self.run_finished();
-        self.forget_pages();
+        self.forget_pages(false);
         self.zero_copy.close();
         self.resources.directories = Directories::default();
         self.work.comes_back(self.aio.shut_down());

@@ -2,11 +2,13 @@
 
 use linux_raw_sys::io_uring::IORING_SQ_CQ_OVERFLOW;
 
+use alloc::vec::Vec;
+
 use crate::abi::Errno;
 use crate::assets::directories::Description;
 use crate::os::Fd;
 use crate::queue::{Cqe, RingMemory};
-use crate::request::{Flags, Phase, RequestId};
+use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::reactor;
 use crate::ring::parts::Queues;
 use crate::ring::{Attempt, Core, Lent};
@@ -120,6 +122,25 @@ impl Core {
         }
     }
 
+    /// Keeps the file of `fd`, which the program is about to close, for reads and transfers that the device has by that descriptor:
+    /// something may still have to be done for them.
+    fn keep_files_at_device(&mut self, fd: Fd) {
+        let is_by = |&id: &RequestId| {
+            self.requests.get(id).is_some_and(|request| request.file == FileHold::Plain(fd))
+        };
+        let by_descriptor: Vec<RequestId> =
+            self.work.in_flight().ids().chain(self.aio.ids()).filter(is_by).collect();
+        for id in by_descriptor {
+            let Some(request) = self.requests.get_mut(id) else { continue };
+            match request.hold_file() {
+                Ok(()) => {}
+                Err(errno) if request.phase == Phase::InFlight => self.complete(id, errno.negated()),
+                // Data that is read now is not used.
+                Err(_) => request.file = FileHold::None,
+            }
+        }
+    }
+
     /// Returns the number of the ring's place if the ring defers: then ready requests wait for the program's call.
     pub(super) fn deferred_in(&self) -> Option<u32> {
         self.defers().then(|| self.ring().number())
@@ -153,7 +174,7 @@ impl Core {
     }
 
     /// Moves kept CQEs into the ring, as far as there is room.
-    pub fn flush_overflow(&mut self) {
+    pub(in crate::ring) fn flush_overflow(&mut self) {
         if self.queues.cq.kept() == 0 {
             return;
         }
@@ -167,15 +188,6 @@ impl Core {
     pub(super) fn overflow_may_be_over(&self) {
         if self.queues.cq.kept() == 0 && !self.shared.overflows_elsewhere() && !self.shared.kept_in_mail() {
             self.queues.memory.change_sq_flags(0, IORING_SQ_CQ_OVERFLOW);
-        }
-    }
-}
-
-impl Core {
-    /// Posts the tag of a registered file or buffer that has ended, if it has one.
-    pub(crate) fn post_tag(&mut self, tag: u64) {
-        if tag != 0 {
-            self.post_unrequested(Cqe { user_data: tag, ..Cqe::default() });
         }
     }
 }

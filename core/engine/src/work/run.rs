@@ -1,6 +1,5 @@
 //! Doing work: what the caller does itself, what goes to workers, and how results come back.
 
-use alloc::vec::Vec;
 use core::any::Any;
 
 use anyring_trace::event;
@@ -470,25 +469,6 @@ impl Core {
                 && !self.has_order_to_keep(work)
         };
         !self.work().is_empty() && self.work().queued().all(fits)
-    }
-
-    /// Keeps the file of `fd`, which the program is about to close, for reads and transfers that the device has by that descriptor:
-    /// something may still have to be done for them.
-    pub fn keep_files_at_device(&mut self, fd: Fd) {
-        let is_by = |&id: &RequestId| {
-            self.requests().get(id).is_some_and(|request| request.file == FileHold::Plain(fd))
-        };
-        let by_descriptor: Vec<RequestId> =
-            self.work().in_flight.ids().chain(self.aio().ids()).filter(is_by).collect();
-        for id in by_descriptor {
-            let Some(request) = self.requests_mut().get_mut(id) else { continue };
-            match request.hold_file() {
-                Ok(()) => {}
-                Err(errno) if request.phase == Phase::InFlight => self.complete(id, errno.negated()),
-                // Data that is read now is not used.
-                Err(_) => request.file = FileHold::None,
-            }
-        }
     }
 
     /// Takes back work that a waiting caller has done.

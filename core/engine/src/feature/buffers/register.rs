@@ -14,6 +14,7 @@ use crate::feature::buffers::{Limit, MAX_BUFFERS, validate};
 use crate::feature::ring_fds;
 use crate::os::Fd;
 use crate::os::user::{self, IoVector};
+use crate::queue::Cqe;
 use crate::request::{RequestId, version};
 use crate::ring::{Core, CoreGuard, Lent, live, registry};
 
@@ -208,8 +209,10 @@ impl Core {
 
     /// Releases a hold of a registered buffer.
     pub fn release_buffer(&mut self, node: NodeIndex) {
-        if let Some(gone) = self.resources_mut().buffers.release(node) {
-            self.post_tag(gone.tag);
+        if let Some(gone) = self.resources_mut().buffers.release(node)
+            && gone.tag != 0
+        {
+            self.post_unrequested(Cqe { user_data: gone.tag, ..Cqe::default() });
         }
     }
 }

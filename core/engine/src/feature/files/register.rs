@@ -9,6 +9,7 @@ use crate::assets::table::NodeIndex;
 use crate::calls::register::call::{Register, given, short_update, tagged, update};
 use crate::feature::files::ALLOCATE;
 use crate::os::{self, Fd, user};
+use crate::queue::Cqe;
 use crate::ring::drive::reactor;
 use crate::ring::{Core, Lent, registry};
 
@@ -82,7 +83,9 @@ impl Core {
     pub fn release_node(&mut self, node: NodeIndex) {
         if let Some(gone) = self.resources_mut().files.release(node) {
             self.close_own(gone.value);
-            self.post_tag(gone.tag);
+            if gone.tag != 0 {
+                self.post_unrequested(Cqe { user_data: gone.tag, ..Cqe::default() });
+            }
         }
     }
 

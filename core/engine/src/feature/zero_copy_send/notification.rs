@@ -80,9 +80,7 @@ impl Core {
             }
         }
         self.zero_copy_mut().keep_room(announced);
-        if !self.order().drain.holds_nothing() {
-            self.run_deferred();
-        }
+        self.run_deferred();
     }
 
     #[inline]

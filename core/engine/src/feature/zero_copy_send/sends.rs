@@ -176,13 +176,6 @@ impl Core {
         !self.order().ready.is_empty()
     }
 
-    /// Reads all error queues.
-    pub fn look_for_all_pages(&mut self) {
-        for index in 0..self.zero_copy().channels.len() {
-            self.look_for_pages(index);
-        }
-    }
-
     /// Reads a channel's error queue; notifications are posted in their turn.
     pub fn look_for_pages(&mut self, index: usize) {
         self.gather_pages(index);
@@ -246,8 +239,11 @@ impl Core {
         }
     }
 
-    /// Gives up pages that are out without notifications: the ring ends, or this is a child's copy of the ring.
-    pub fn forget_pages(&mut self) {
+    /// Gives up pages that are out without notifications: the ring ends, after a last look at all error queues, or this is a child's copy of
+    /// the ring, and the queues are the parent's.
+    pub fn forget_pages(&mut self, is_child: bool) {
+        let own = if is_child { 0 } else { self.zero_copy().channels.len() };
+        (0..own).for_each(|index| self.look_for_pages(index));
         let sends = |channel: &mut Channel| {
             channel.owes |= !channel.sends.is_empty();
             core::mem::take(&mut channel.sends)

@@ -52,7 +52,7 @@ impl Aio {
     }
 
     /// Returns the requests of all transfers that the kernel has.
-    pub(in crate::work) fn ids(&self) -> impl Iterator<Item = RequestId> {
+    pub fn ids(&self) -> impl Iterator<Item = RequestId> {
         self.flying.iter().flatten().map(|work| work.id)
     }
 }
@@ -403,8 +403,12 @@ impl Core {
         }
     }
 
-    /// Looks at the ring's transfers, once in a tick of the reactor.
-    pub fn tick_transfers(&mut self) {
+    /// Looks at the ring's reads and transfers at the device, once in a tick of the reactor. If it `rescues` reads that no caller fetches,
+    /// they go to workers.
+    pub fn tick_device(&mut self, rescues: bool) {
+        if rescues && self.work_mut().in_flight.note_tick() {
+            self.hand_over_in_flight();
+        }
         // A completion may just have come, and a caller that sleeps for it may be about to wake: without a processor it is late.
         let comes = self.work_mut().in_flight.take_fetched() || self.aio().is_awaited;
         let aio = self.aio_mut();

@@ -94,18 +94,6 @@ impl Core {
         }
     }
 
-    /// Looks at the ring's reads, once in a tick of the reactor. Reads that no caller has fetched since the last look go to workers.
-    pub fn rescue_in_flight(&mut self) {
-        let in_flight = &mut self.work_mut().in_flight;
-        let oldest = in_flight.reads.front().map(|read| read.id);
-        if oldest.is_some() && oldest == in_flight.seen {
-            in_flight.note_absence();
-            self.hand_over_in_flight();
-        } else {
-            in_flight.seen = oldest;
-        }
-    }
-
     /// Ends the reads that the device has answered, the oldest first, up to the first that is not answered.
     pub fn fetch_answered(&mut self) {
         let mut is_any = false;

@@ -85,7 +85,7 @@ const ABSENCE: u8 = 32;
 
 impl InFlight {
     /// Returns the requests of all reads, whether or not a caller fetches them at the moment.
-    pub(super) fn ids(&self) -> impl Iterator<Item = RequestId> {
+    pub fn ids(&self) -> impl Iterator<Item = RequestId> {
         self.reads.iter().map(|read| read.id).chain(self.fetched.iter().copied())
     }
 
@@ -121,6 +121,17 @@ impl InFlight {
     pub(super) fn note_absence(&mut self) {
         self.growth = ABSENCE.min(2 * self.growth + 1);
         self.absences = self.absences.saturating_add(self.growth);
+    }
+
+    /// Looks at the reads, once in a tick of the reactor. Returns true if no caller has fetched the oldest since the last look.
+    pub(super) fn note_tick(&mut self) -> bool {
+        let oldest = self.reads.front().map(|read| read.id);
+        let is_left = oldest.is_some() && oldest == self.seen;
+        if is_left {
+            self.note_absence();
+        }
+        self.seen = oldest;
+        is_left
     }
 
     /// Notes that a caller waits.

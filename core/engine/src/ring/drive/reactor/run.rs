@@ -241,10 +241,7 @@ fn look_at(core: &mut Core, last_activity: u64) -> Option<u64> {
         core.put_right();
         core.drive.observers.note_left(core.queues.left());
         core.resources.directories.tick();
-        if !core.is_left_to_callers() {
-            core.rescue_in_flight();
-        }
-        core.tick_transfers();
+        core.tick_device(!core.is_left_to_callers());
         if !core.defers() && core.drive.token.driver() != Driver::SqThread {
             core.advance();
         } else {
