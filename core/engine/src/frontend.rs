@@ -19,7 +19,7 @@ use crate::observe::{chaos, trace};
 use crate::ops::net::rights;
 use crate::os::{self, Fd, limits, own, user};
 use crate::process::{identity, threads};
-use crate::ring::drive::stand_in;
+use crate::ring::drive::observers::stand_in;
 use crate::ring::{Counted, descriptors, lifetime, registry, shared};
 use crate::work::{interrupt, reporter};
 

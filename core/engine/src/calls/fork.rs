@@ -11,7 +11,8 @@ use crate::observe::{chaos, trace};
 use crate::os::limits;
 use crate::os::sync::{AcrossFork, Mutex};
 use crate::process::{credentials, family, identity, nonblocking, threads};
-use crate::ring::drive::{reactor, stand_in};
+use crate::ring::drive::observers::stand_in;
+use crate::ring::drive::reactor;
 use crate::ring::{Ring, lifetime, registry, watches};
 use crate::work::{interrupt, pool, reporter};
 

@@ -9,7 +9,7 @@ use crate::request::field::{Field, Unused};
 use crate::request::op::{Caps, op};
 use crate::request::shown::{Kind, When, arg};
 use crate::request::structures;
-use crate::ring::drive::stand_in;
+use crate::ring::drive::observers::stand_in;
 use crate::ring::row::{Outcome, Row, prep_address};
 use crate::ring::{Attempt, registry};
 use crate::work::Work;

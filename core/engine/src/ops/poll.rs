@@ -24,7 +24,7 @@ use crate::request::field::{Field, Unused};
 use crate::request::op::{Caps, op};
 use crate::request::shown::{self, Kind, When, arg};
 use crate::request::{FileHold, Flags, Phase, Request, RequestId};
-use crate::ring::drive::stand_in;
+use crate::ring::drive::observers::stand_in;
 use crate::ring::row::{Outcome, Row, issue_controls};
 use crate::ring::{Attempt, Core, Lent, registry};
 use crate::work::Work;

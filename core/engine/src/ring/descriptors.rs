@@ -95,14 +95,5 @@ pub fn watches_errors(fd: Fd, takes: bool) {
     if interested == Interested::Nobody || !identity::is_own() {
         return;
     }
-    registry::for_each(interested, |ring| {
-        let mut guard = ring.lock_to_drive();
-        let Some(core) = guard.as_mut() else { return };
-        core.leave_error_queue(fd, takes);
-        if !core.defers() {
-            core.advance();
-        } else if !core.order.ready.is_empty() {
-            core.notify_deferred();
-        }
-    });
+    registry::for_each(interested, |ring| report_to(ring, |core| core.leave_error_queue(fd, takes)));
 }

@@ -25,7 +25,6 @@ pub mod reactor;
 pub mod readiness;
 pub mod sleepers;
 pub mod sq_thread;
-pub mod stand_in;
 pub mod timers;
 
 use linux_raw_sys::io_uring::{IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG, IORING_SQ_TASKRUN};
@@ -356,35 +355,5 @@ impl Core {
         } else {
             self.queues.memory.change_sq_flags(0, IORING_SQ_TASKRUN);
         }
-    }
-
-    /// Notifies the observers of a DEFER_TASKRUN ring that `enter` has something to fetch.
-    pub fn notify_deferred(&mut self) {
-        if self.is(IORING_SETUP_TASKRUN_FLAG) {
-            self.queues.memory.change_sq_flags(IORING_SQ_TASKRUN, 0);
-        }
-        if let Some(eventfd) = self.drive.observers.eventfd()
-            && !self.only_waits_for(eventfd)
-        {
-            self.signal_eventfd();
-        }
-        self.signal_readiness();
-        self.disturb_driver();
-    }
-}
-
-impl Core {
-    /// True if all that is ready waits for the registered eventfd itself. Its observers know already, and a request that reads the eventfd
-    /// must find the count that woke it.
-    fn only_waits_for(&self, eventfd: Fd) -> bool {
-        !self.order.ready.is_empty()
-            && self.work.finished() == 0
-            && self.next_timer_ns() != Some(0)
-            && self
-                .order
-                .ready
-                .iter()
-                .filter_map(|id| self.requests.get(id))
-                .all(|r| os::same_file(r.file.fd(), eventfd))
     }
 }

@@ -1,5 +1,6 @@
 //! Observers, which are notified of a ring's completions without a call: eventfds, pollers of its descriptor, an outlet.
 
+pub mod stand_in;
 mod tell;
 
 use alloc::boxed::Box;
@@ -40,7 +41,7 @@ pub struct Observers {
     had_lookers: bool,
     /// The stand-in was put into an epoll instance of the program.
     in_epoll: bool,
-    /// The stand-in is on the list of [lit](crate::ring::drive::stand_in) ones.
+    /// The stand-in is on the list of [lit](crate::ring::drive::observers::stand_in) ones.
     lit: bool,
     /// Since a caller last slept here the program has looked for completions and found none: it may be polling.
     looked: bool,

@@ -1,6 +1,6 @@
 //! Notifying observers of completions.
 
-use linux_raw_sys::io_uring::{IORING_CQ_EVENTFD_DISABLED, IORING_SQ_TASKRUN};
+use linux_raw_sys::io_uring::{IORING_CQ_EVENTFD_DISABLED, IORING_SETUP_TASKRUN_FLAG, IORING_SQ_TASKRUN};
 
 use crate::abi::layout::Word;
 use crate::os::{self, Fd};
@@ -22,6 +22,34 @@ impl Core {
         if self.drive.observers.outlet.is_some() {
             self.pour_out();
         }
+    }
+
+    /// Notifies the observers of a DEFER_TASKRUN ring that `enter` has something to fetch.
+    pub fn notify_deferred(&mut self) {
+        if self.is(IORING_SETUP_TASKRUN_FLAG) {
+            self.queues.memory.change_sq_flags(IORING_SQ_TASKRUN, 0);
+        }
+        if let Some(eventfd) = self.drive.observers.eventfd()
+            && !self.only_waits_for(eventfd)
+        {
+            self.signal_eventfd();
+        }
+        self.signal_readiness();
+        self.disturb_driver();
+    }
+
+    /// True if all that is ready waits for the registered eventfd itself. Its observers know already, and a request that reads the eventfd
+    /// must find the count that woke it.
+    fn only_waits_for(&self, eventfd: Fd) -> bool {
+        !self.order.ready.is_empty()
+            && self.work.finished() == 0
+            && self.next_timer_ns() != Some(0)
+            && self
+                .order
+                .ready
+                .iter()
+                .filter_map(|id| self.requests.get(id))
+                .all(|r| os::same_file(r.file.fd(), eventfd))
     }
 
     /// Has the outlet take the completions, including those that found no room in the ring.
@@ -62,7 +90,7 @@ impl Core {
     /// Makes the stand-in readable, which wakes pollers of the ring's descriptor. In the descriptor's place it stays readable until it is
     /// drained here. An edge is made for each completion, except for those posted in a call that waits for them: most of the time nothing
     /// has to be done.
-    pub(in crate::ring::drive) fn signal_readiness(&mut self) {
+    pub(super) fn signal_readiness(&mut self) {
         let Some(fd) = self.drive.observers.stand_in else { return };
         let known = !self.shared.has_page() || self.shared.common_stand_in_is_readable().is_some();
         if known && self.drive.observers.awaited && self.shows_readable() {
@@ -90,7 +118,7 @@ impl Core {
     }
 
     /// Has `drain` reset the stand-in, so that it is not readable.
-    pub(in crate::ring::drive) fn drain_stand_in(&mut self, drain: fn(Fd)) {
+    pub(super) fn drain_stand_in(&mut self, drain: fn(Fd)) {
         let Some(fd) = self.drive.observers.stand_in else { return };
         let was_readable = core::mem::take(&mut self.drive.observers.readable);
         if !was_readable && self.has_only_lookers() {
@@ -121,7 +149,7 @@ impl Core {
     }
 
     /// Clears `IORING_SQ_TASKRUN`: the program has entered, and there are no completions.
-    pub(in crate::ring::drive) fn unmark_shown(&mut self) {
+    pub(super) fn unmark_shown(&mut self) {
         self.drive.observers.looked = true;
         if self.drive.observers.shown {
             self.queues.memory.change_sq_flags(0, IORING_SQ_TASKRUN);
