@@ -6,7 +6,7 @@ use linux_raw_sys::io_uring::{IORING_SETUP_CQE32, IORING_SQ_CQ_OVERFLOW};
 
 use crate::abi::layout::Word;
 use crate::abi::{IORING_CQE_F_32, IORING_CQE_F_SKIP, IORING_SETUP_CQE_MIXED};
-use crate::queue::{Cqe, RingMemory};
+use crate::queue::{Cqe, Queues};
 
 /// Most CQEs that are kept for a program that does not reap; the kernel's limit is memory.
 const MAX_KEPT: usize = 1 << 20;
@@ -57,132 +57,16 @@ impl Cq {
         self.tail
     }
 
-    /// Returns the number of entries that the program has not reaped.
-    #[inline]
-    pub fn ready(&self, memory: &RingMemory) -> u32 {
-        // Acquire pairs with the program's release store of its head after it read CQEs.
-        // If the ring's memory is gone, the CQ counts as full, so that no thread waits for more.
-        let full = self.tail.wrapping_sub(memory.layout().cq_entries);
-        self.tail.wrapping_sub(memory.load(Word::CqHead, full))
-    }
-
-    /// True if the ring has room for `count` CQEs of the ordinary size.
-    #[inline]
-    pub fn has_room_for(&self, memory: &RingMemory, count: u32) -> bool {
-        self.kept.is_empty() && self.ready(memory).saturating_add(count) <= memory.layout().cq_entries
-    }
-
-    /// Returns the number of big CQEs that the ring has room for.
-    pub fn room_for_big(&self, memory: &RingMemory) -> u32 {
-        if !self.kept.is_empty() {
-            return 0;
-        }
-        let entries = memory.layout().cq_entries;
-        let free = entries.saturating_sub(self.ready(memory));
-        let until_end = (entries - (self.tail & (entries - 1))).min(free);
-        match self.sizes {
-            Sizes::Small => 0,
-            Sizes::Big => free,
-            // No CQE wraps around the end of the ring.
-            Sizes::Mixed => until_end / 2 + (free - until_end) / 2,
-        }
-    }
-
     /// True if all CQEs are of the ordinary size.
     #[inline]
     pub fn is_plain(&self) -> bool {
         self.sizes == Sizes::Small
     }
 
-    /// Posts a CQE, or keeps it if the ring is full or other CQEs are kept already.
-    #[inline(always)]
-    pub fn post(&mut self, memory: &RingMemory, cqe: &Cqe) {
-        if !self.post_at_once(memory, cqe) {
-            self.keep(memory, *cqe);
-        }
-    }
-
-    /// Posts a CQE if the ring has room and no earlier CQE is kept. True if posted.
-    #[inline(always)]
-    pub fn post_at_once(&mut self, memory: &RingMemory, cqe: &Cqe) -> bool {
-        let posted = self.kept.is_empty() && self.store(memory, cqe);
-        self.uncounted += u64::from(posted);
-        posted
-    }
-
-    /// Keeps a CQE, even if the ring has room.
-    #[cold]
-    pub fn keep(&mut self, memory: &RingMemory, cqe: Cqe) {
-        self.uncounted += 1;
-        if self.kept.is_empty() {
-            // The flag tells the program to call `enter`, which moves the kept CQEs into the ring.
-            memory.change_sq_flags(IORING_SQ_CQ_OVERFLOW, 0);
-        }
-        if self.kept.len() < MAX_KEPT && self.kept.try_reserve(1).is_ok() {
-            self.kept.push_back(cqe);
-        } else {
-            self.dropped = true;
-            memory.count(Word::CqOverflow);
-        }
-        self.news += 1;
-    }
-
-    #[inline(always)]
-    fn store(&mut self, memory: &RingMemory, cqe: &Cqe) -> bool {
-        if self.sizes != Sizes::Small {
-            return self.store_of_either_size(memory, *cqe);
-        }
-        if self.ready(memory) >= memory.layout().cq_entries {
-            return false;
-        }
-        self.publish(memory, cqe, 1, false);
-        self.news += 1;
-        true
-    }
-
-    #[inline(never)]
-    fn store_of_either_size(&mut self, memory: &RingMemory, cqe: Cqe) -> bool {
-        // A big CQE spans two entries on a ring of mixed sizes, one entry on a ring of big CQEs.
-        let spans = cqe.flags & IORING_CQE_F_32 != 0 && self.sizes == Sizes::Mixed;
-        let entries = memory.layout().cq_entries;
-        if spans && self.tail & (entries - 1) == entries - 1 && self.ready(memory) < entries {
-            // A big CQE does not wrap around the end: a filler, which the program skips, fills the last entry.
-            let filler = Cqe { flags: IORING_CQE_F_SKIP, ..Cqe::default() };
-            self.publish(memory, &filler, 1, false);
-        }
-        let needed = if spans { 2 } else { 1 };
-        if self.ready(memory) > entries - needed {
-            return false;
-        }
-        self.publish(memory, &cqe, needed, needed > 1 || self.sizes == Sizes::Big);
-        self.news += 1;
-        true
-    }
-
-    #[inline]
-    fn publish(&mut self, memory: &RingMemory, cqe: &Cqe, entries: u32, big: bool) {
-        memory.store_cqe(self.tail, cqe, big);
-        self.tail = self.tail.wrapping_add(entries);
-        // Release pairs with the program's acquire load of the tail before it reads CQEs.
-        memory.store(Word::CqTail, self.tail);
-    }
-
     /// Returns the number of kept CQEs.
     #[inline]
     pub fn kept(&self) -> usize {
         self.kept.len()
-    }
-
-    /// Moves kept CQEs into the ring while it has room. True if there were kept CQEs and all have moved.
-    pub fn flush(&mut self, memory: &RingMemory) -> bool {
-        let kept = !self.kept.is_empty();
-        while let Some(&cqe) = self.kept.front() {
-            if !self.store(memory, &cqe) {
-                return false;
-            }
-            self.kept.pop_front();
-        }
-        kept
     }
 
     /// Gives kept CQEs to `takes` until it returns false for one. False if CQEs are left.
@@ -239,15 +123,134 @@ impl Cq {
         Some(core::mem::take(&mut self.uncounted))
     }
 
-    /// Reads the CQ tail, which another process may have moved. True if it has moved.
-    pub fn resync(&mut self, memory: &RingMemory) -> bool {
-        let tail = memory.load(Word::CqTail, self.tail);
-        core::mem::replace(&mut self.tail, tail) != tail
-    }
-
     /// Drops kept and held-back CQEs, in a child after `fork`: the parent posts them.
     pub fn forked(&mut self) {
         self.kept.clear();
         self.messages.clear();
+    }
+}
+
+impl Queues {
+    /// Returns the number of entries that the program has not reaped.
+    #[inline]
+    pub fn cq_ready(&self) -> u32 {
+        // Acquire pairs with the program's release store of its head after it read CQEs.
+        // If the ring's memory is gone, the CQ counts as full, so that no thread waits for more.
+        let full = self.cq.tail.wrapping_sub(self.memory.layout().cq_entries);
+        self.cq.tail.wrapping_sub(self.memory.load(Word::CqHead, full))
+    }
+
+    /// True if the ring has room for `count` CQEs of the ordinary size.
+    #[inline]
+    pub fn has_room_for(&self, count: u32) -> bool {
+        self.cq.kept.is_empty() && self.cq_ready().saturating_add(count) <= self.memory.layout().cq_entries
+    }
+
+    /// Returns the number of big CQEs that the ring has room for.
+    pub fn room_for_big(&self) -> u32 {
+        if !self.cq.kept.is_empty() {
+            return 0;
+        }
+        let entries = self.memory.layout().cq_entries;
+        let free = entries.saturating_sub(self.cq_ready());
+        let until_end = (entries - (self.cq.tail & (entries - 1))).min(free);
+        match self.cq.sizes {
+            Sizes::Small => 0,
+            Sizes::Big => free,
+            // No CQE wraps around the end of the ring.
+            Sizes::Mixed => until_end / 2 + (free - until_end) / 2,
+        }
+    }
+
+    /// Posts a CQE, or keeps it if the ring is full or other CQEs are kept already.
+    #[inline(always)]
+    pub fn post(&mut self, cqe: &Cqe) {
+        if !self.post_at_once(cqe) {
+            self.keep(*cqe);
+        }
+    }
+
+    /// Posts a CQE if the ring has room and no earlier CQE is kept. True if posted.
+    #[inline(always)]
+    pub fn post_at_once(&mut self, cqe: &Cqe) -> bool {
+        let posted = self.cq.kept.is_empty() && self.store(cqe);
+        self.cq.uncounted += u64::from(posted);
+        posted
+    }
+
+    /// Keeps a CQE, even if the ring has room.
+    #[cold]
+    pub fn keep(&mut self, cqe: Cqe) {
+        self.cq.uncounted += 1;
+        if self.cq.kept.is_empty() {
+            // The flag tells the program to call `enter`, which moves the kept CQEs into the ring.
+            self.memory.change_sq_flags(IORING_SQ_CQ_OVERFLOW, 0);
+        }
+        if self.cq.kept.len() < MAX_KEPT && self.cq.kept.try_reserve(1).is_ok() {
+            self.cq.kept.push_back(cqe);
+        } else {
+            self.cq.dropped = true;
+            self.memory.count(Word::CqOverflow);
+        }
+        self.cq.news += 1;
+    }
+
+    #[inline(always)]
+    fn store(&mut self, cqe: &Cqe) -> bool {
+        if self.cq.sizes != Sizes::Small {
+            return self.store_of_either_size(*cqe);
+        }
+        if self.cq_ready() >= self.memory.layout().cq_entries {
+            return false;
+        }
+        self.publish_cqe(cqe, 1, false);
+        self.cq.news += 1;
+        true
+    }
+
+    #[inline(never)]
+    fn store_of_either_size(&mut self, cqe: Cqe) -> bool {
+        // A big CQE spans two entries on a ring of mixed sizes, one entry on a ring of big CQEs.
+        let spans = cqe.flags & IORING_CQE_F_32 != 0 && self.cq.sizes == Sizes::Mixed;
+        let entries = self.memory.layout().cq_entries;
+        if spans && self.cq.tail & (entries - 1) == entries - 1 && self.cq_ready() < entries {
+            // A big CQE does not wrap around the end: a filler, which the program skips, fills the last entry.
+            let filler = Cqe { flags: IORING_CQE_F_SKIP, ..Cqe::default() };
+            self.publish_cqe(&filler, 1, false);
+        }
+        let needed = if spans { 2 } else { 1 };
+        if self.cq_ready() > entries - needed {
+            return false;
+        }
+        self.publish_cqe(&cqe, needed, needed > 1 || self.cq.sizes == Sizes::Big);
+        self.cq.news += 1;
+        true
+    }
+
+    #[inline]
+    fn publish_cqe(&mut self, cqe: &Cqe, entries: u32, big: bool) {
+        self.memory.store_cqe(self.cq.tail, cqe, big);
+        self.cq.tail = self.cq.tail.wrapping_add(entries);
+        // Release pairs with the program's acquire load of the tail before it reads CQEs.
+        self.memory.store(Word::CqTail, self.cq.tail);
+    }
+
+    /// Moves kept CQEs into the ring while it has room. True if there were kept CQEs and all have moved.
+    pub fn flush_kept(&mut self) -> bool {
+        let kept = !self.cq.kept.is_empty();
+        while let Some(&cqe) = self.cq.kept.front() {
+            if !self.store(&cqe) {
+                return false;
+            }
+            self.cq.kept.pop_front();
+        }
+        kept
+    }
+
+    /// Reads the SQ head and the CQ tail, which another process may have moved. True if the tail has moved.
+    pub fn resync(&mut self) -> bool {
+        self.sq.resync(&self.memory);
+        let tail = self.memory.load(Word::CqTail, self.cq.tail);
+        core::mem::replace(&mut self.cq.tail, tail) != tail
     }
 }

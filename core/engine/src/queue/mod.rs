@@ -27,6 +27,7 @@ use crate::abi::layout::{CQES_OFFSET, Layout, SQES_OFFSET, Word};
 use crate::abi::{Errno, Sqe};
 use crate::os::region::Region;
 use crate::os::{self, pages};
+use crate::wait::loan::Posted;
 
 pub use cq::Cq;
 pub use sq::Sq;
@@ -81,6 +82,53 @@ impl Source {
                 Ok((rings, Region::of_program(sqes, sqes_length as u64, memfd)?))
             }
         }
+    }
+}
+
+/// The queues that a ring shares with its program.
+pub struct Queues {
+    /// Shared memory.
+    pub memory: RingMemory,
+    /// The position in the submission ring.
+    pub sq: Sq,
+    /// The position in the completion ring.
+    pub cq: Cq,
+}
+
+impl Queues {
+    /// Makes the queues of a ring with these `IORING_SETUP_*` flags.
+    pub fn new(memory: RingMemory, setup_flags: u32) -> Queues {
+        Queues { memory, sq: Sq::new(setup_flags), cq: Cq::new(setup_flags) }
+    }
+
+    /// Moves the contents of the rings to other memory.
+    ///
+    /// # Errors
+    /// `EOVERFLOW` if the contents do not fit.
+    pub fn move_to(&mut self, memory: RingMemory) -> Result<(), Errno> {
+        self.memory.move_to(memory, &self.sq, &self.cq)
+    }
+
+    /// Returns the tail of the CQ, and the number of CQEs that wait to be reaped.
+    pub fn left(&self) -> (u32, u32) {
+        (self.cq.tail(), self.cq_ready())
+    }
+
+    /// Returns the position up to which the program has reaped the CQ.
+    pub fn cq_head(&self) -> u32 {
+        self.cq.tail().wrapping_sub(self.cq_ready())
+    }
+
+    /// True if one more CQE would be visible at once. False on a ring whose CQEs are not all of the ordinary size.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.cq.is_plain() && self.has_room_for(1)
+    }
+
+    /// Returns the tail of the CQ, and the number of CQEs that are kept.
+    #[inline]
+    pub fn posted(&self) -> Posted {
+        (self.cq.tail(), self.cq.kept())
     }
 }
 

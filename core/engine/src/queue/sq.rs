@@ -2,12 +2,12 @@
 
 use crate::abi::layout::Word;
 use crate::abi::{Errno, IORING_SETUP_SQ_REWIND};
-use crate::queue::RingMemory;
+use crate::queue::{Queues, RingMemory};
 
 /// The engine's side of a submission ring.
 #[derive(Default)]
 pub struct Sq {
-    /// The engine's own copy of the SQ head; the program sees it when it is [published](Sq::publish).
+    /// The engine's own copy of the SQ head; the program sees it when it is [published](Queues::publish_sq_head).
     head: u32,
     /// SQEs that the current submission still has to consume.
     left: u32,
@@ -27,13 +27,6 @@ impl Sq {
         self.head
     }
 
-    /// Returns the number of SQEs that can be consumed, at most the size of the SQ.
-    #[inline]
-    pub fn pending(&self, memory: &RingMemory) -> u32 {
-        let entries = memory.layout().sq_entries;
-        if self.rewinds { entries } else { self.published(memory).min(entries) }
-    }
-
     /// Returns tail minus head, which may exceed the size of the SQ: the program writes the tail.
     #[inline]
     pub(crate) fn published(&self, memory: &RingMemory) -> u32 {
@@ -41,7 +34,7 @@ impl Sq {
         memory.load(Word::SqTail, self.head).wrapping_sub(self.head)
     }
 
-    /// Begins a submission of `count` SQEs, which are [pending](Sq::pending).
+    /// Begins a submission of `count` SQEs, which are [pending](Queues::sq_pending).
     #[inline]
     pub fn begin(&mut self, count: u32) {
         self.left = count;
@@ -59,37 +52,13 @@ impl Sq {
         self.left = 0;
     }
 
-    /// Consumes the next SQE of the current submission and returns its index. `None` if no SQE is left, or if
-    /// the entry in the program's index array is invalid. An invalid entry is counted as dropped.
-    #[inline]
-    pub fn take(&mut self, memory: &RingMemory) -> Option<u32> {
-        let (head, left) = (self.head, self.left);
-        if left == 0 {
-            return None;
-        }
-        let index = memory.sqe_index(head);
-        self.head = head.wrapping_add(1);
-        if index.is_some() {
-            self.left = left - 1;
-        } else {
-            memory.count(Word::SqDropped);
-        }
-        index
-    }
-
-    /// Undoes the last [`Sq::take`].
+    /// Undoes the last [`Queues::take_sqe`].
     pub fn give_back(&mut self) {
         self.head = self.head.wrapping_sub(1);
         self.left += 1;
     }
 
-    /// Returns the index of the SQE that the current submission consumes next.
-    #[inline]
-    pub fn next(&self, memory: &RingMemory) -> Option<u32> {
-        if self.left > 0 { memory.sqe_index(self.head) } else { None }
-    }
-
-    /// Consumes the [next](Sq::next) SQE.
+    /// Consumes the [next](Queues::next_sqe) SQE.
     #[inline]
     pub fn take_next(&mut self) {
         debug_assert!(self.left > 0, "the submission has it still to take");
@@ -97,36 +66,69 @@ impl Sq {
         self.left -= 1;
     }
 
+    /// Reads the SQ head, which another process may have moved.
+    pub(super) fn resync(&mut self, memory: &RingMemory) {
+        self.head = memory.load(Word::SqHead, self.head);
+    }
+}
+
+impl Queues {
+    /// Returns the number of SQEs that can be consumed, at most the size of the SQ.
+    #[inline]
+    pub fn sq_pending(&self) -> u32 {
+        let entries = self.memory.layout().sq_entries;
+        if self.sq.rewinds { entries } else { self.sq.published(&self.memory).min(entries) }
+    }
+
+    /// Consumes the next SQE of the current submission and returns its index. `None` if no SQE is left, or if
+    /// the entry in the program's index array is invalid. An invalid entry is counted as dropped.
+    #[inline]
+    pub fn take_sqe(&mut self) -> Option<u32> {
+        let (head, left) = (self.sq.head, self.sq.left);
+        if left == 0 {
+            return None;
+        }
+        let index = self.memory.sqe_index(head);
+        self.sq.head = head.wrapping_add(1);
+        if index.is_some() {
+            self.sq.left = left - 1;
+        } else {
+            self.memory.count(Word::SqDropped);
+        }
+        index
+    }
+
+    /// Returns the index of the SQE that the current submission consumes next.
+    #[inline]
+    pub fn next_sqe(&self) -> Option<u32> {
+        if self.sq.left > 0 { self.memory.sqe_index(self.sq.head) } else { None }
+    }
+
     /// Returns the indices of the next `count` SQEs.
-    pub fn ahead(&self, memory: &RingMemory, count: u32) -> impl Iterator<Item = u32> {
-        (0..count).filter_map(|ahead| memory.sqe_index(self.head.wrapping_add(ahead)))
+    pub fn sqes_ahead(&self, count: u32) -> impl Iterator<Item = u32> {
+        (0..count).filter_map(|ahead| self.memory.sqe_index(self.sq.head.wrapping_add(ahead)))
     }
 
     /// Consumes the second half of the 128-byte SQE at `index`, whose first half is consumed already.
     ///
     /// # Errors
     /// `EINVAL` if the submission or the ring ends before the second half.
-    pub fn take_second_half(&mut self, memory: &RingMemory, index: u32) -> Result<(), Errno> {
-        if self.left == 0 || index + 1 >= memory.layout().sq_entries {
+    pub fn take_second_half(&mut self, index: u32) -> Result<(), Errno> {
+        if self.sq.left == 0 || index + 1 >= self.memory.layout().sq_entries {
             return Err(Errno::EINVAL);
         }
-        self.take_next();
+        self.sq.take_next();
         Ok(())
     }
 
     /// Stores the SQ head for the program.
     #[inline]
-    pub fn publish(&mut self, memory: &RingMemory) {
-        if self.rewinds {
-            self.head = 0;
+    pub fn publish_sq_head(&mut self) {
+        if self.sq.rewinds {
+            self.sq.head = 0;
             return;
         }
         // Release pairs with the program's acquire load of the head: the program may overwrite the consumed SQEs now.
-        memory.store(Word::SqHead, self.head);
-    }
-
-    /// Reads the SQ head, which another process may have moved.
-    pub fn resync(&mut self, memory: &RingMemory) {
-        self.head = memory.load(Word::SqHead, self.head);
+        self.memory.store(Word::SqHead, self.sq.head);
     }
 }

@@ -105,7 +105,7 @@ impl Core {
 
     /// Makes and prepares a request for the next SQE of this submission, if it is ordinary and the last of its chain.
     fn prepare_last(&mut self) -> Option<RequestId> {
-        let index = self.queues().sq.next(&self.queues().memory)?;
+        let index = self.queues().next_sqe()?;
         let first = self.queues().memory.first_word(index);
         let [opcode, flags, ..] = first.to_ne_bytes();
         // LINK_TIMEOUT needs a request to watch.

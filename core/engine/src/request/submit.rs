@@ -86,7 +86,7 @@ impl Core {
     /// True if one of the next SQEs cancels. The SQEs are only peeked at here, and copied later.
     #[inline(never)]
     fn cancels_among(&self, available: u32) -> bool {
-        self.queues().sq.ahead(&self.queues().memory, available).any(|index| {
+        self.queues().sqes_ahead(available).any(|index| {
             let [opcode, ..] = self.queues().memory.first_word(index).to_ne_bytes();
             self.identity().table.lookup(opcode).caps.has(Caps::CANCELS)
         })
@@ -169,8 +169,7 @@ impl Core {
         if !self.is(IORING_SETUP_SQE_MIXED) {
             return Err(Errno::EINVAL);
         }
-        let queues = self.queues_mut();
-        queues.sq.take_second_half(&queues.memory, index)
+        self.queues_mut().take_second_half(index)
     }
 
     /// Runs the BPF filters of the request's operation, if any.
@@ -553,7 +552,7 @@ impl Lent {
     #[inline]
     pub fn length_of_next_like(&self, sqe: &Sqe) -> Option<u32> {
         let core = self.core();
-        let next = core.queues().sq.next(&core.queues().memory)?;
+        let next = core.queues().next_sqe()?;
         (core.queues().memory.first_word(next) == sqe.first_word()).then(|| core.queues().memory.length(next))
     }
 }

@@ -7,9 +7,10 @@ use crate::abi::Errno;
 use crate::feature::provided_buffers::BufferGroups;
 use crate::os::Fd;
 use crate::os::user::Path;
+use crate::queue::Queues;
 use crate::request::op::Op;
 use crate::request::{FileHold, Flags, Request, RequestId};
-use crate::ring::parts::{Identity, Queues};
+use crate::ring::parts::Identity;
 use crate::ring::{Core, Ring};
 
 /// The ring, restricted to what is lent to an attempt.

@@ -30,11 +30,11 @@ use crate::os::host;
 use crate::os::sync::Mutex;
 use crate::os::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::process::page::Page;
-use crate::queue::{Cq, RingMemory, Sq};
+use crate::queue::{Queues, RingMemory};
 use crate::request::order::Order;
 use crate::request::{RequestId, Slab};
 use crate::ring::drive::readiness::Readiness;
-use crate::ring::parts::{Drive, Identity, Instruments, Life, Queues, Resources, Submitter, Time};
+use crate::ring::parts::{Drive, Identity, Instruments, Life, Resources, Submitter, Time};
 use crate::ring::row::{Row, Table};
 use crate::ring::shared::Sharing;
 use crate::work::WorkQueue;
@@ -192,7 +192,7 @@ impl Core {
         Core {
             identity: Identity { ring, serial, setup_flags, table },
             life: Life::begin(),
-            queues: Queues { memory, sq: Sq::new(setup_flags), cq: Cq::new(setup_flags) },
+            queues: Queues::new(memory, setup_flags),
             requests: Slab::default(),
             order: Order::default(),
             work: WorkQueue::default(),

@@ -15,7 +15,7 @@ use crate::feature::zero_copy_receive::ReceiveQueues;
 use crate::feature::zero_copy_send::ZeroCopy;
 use crate::observe::chaos::Chaos;
 use crate::observe::trace::Traced;
-use crate::queue::{Cq, RingMemory, Sq};
+use crate::queue::Queues;
 use crate::request::order::{Order, Train};
 use crate::request::{Request, RequestId, Slab};
 use crate::ring::drive::observers::Observers;
@@ -40,16 +40,6 @@ pub struct Identity {
     pub setup_flags: u32,
     /// The op table of the ring.
     pub table: &'static Table,
-}
-
-/// The queues that the ring shares with its program.
-pub struct Queues {
-    /// Shared memory.
-    pub memory: RingMemory,
-    /// The position in the submission ring.
-    pub sq: Sq,
-    /// The position in the completion ring.
-    pub cq: Cq,
 }
 
 /// The deadlines of a ring.

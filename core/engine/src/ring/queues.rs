@@ -7,74 +7,11 @@ use alloc::vec::Vec;
 use crate::abi::Errno;
 use crate::assets::directories::Description;
 use crate::os::Fd;
-use crate::queue::{Cqe, RingMemory};
+use crate::queue::Cqe;
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::reactor;
-use crate::ring::parts::Queues;
 use crate::ring::{Attempt, Core, Lent};
-use crate::wait::loan::Posted;
 use crate::work::Work;
-
-impl Queues {
-    /// Moves the contents of the rings to other memory.
-    ///
-    /// # Errors
-    /// `EOVERFLOW` if the contents do not fit.
-    pub fn move_to(&mut self, memory: RingMemory) -> Result<(), Errno> {
-        self.memory.move_to(memory, &self.sq, &self.cq)
-    }
-
-    /// Returns the number of SQEs that the program has published and the engine can take.
-    #[inline]
-    pub fn sq_pending(&self) -> u32 {
-        self.sq.pending(&self.memory)
-    }
-
-    /// Returns the number of CQEs that wait to be reaped, in units of the ring's entries.
-    #[inline]
-    pub fn cq_ready(&self) -> u32 {
-        self.cq.ready(&self.memory)
-    }
-
-    /// Returns the tail of the CQ, and the number of CQEs that wait to be reaped.
-    pub fn left(&self) -> (u32, u32) {
-        (self.cq.tail(), self.cq_ready())
-    }
-
-    /// Returns the position up to which the program has reaped the CQ.
-    pub fn cq_head(&self) -> u32 {
-        self.cq.tail().wrapping_sub(self.cq_ready())
-    }
-
-    /// Takes the next SQE of the current submission; returns its index.
-    #[inline]
-    pub fn take_sqe(&mut self) -> Option<u32> {
-        self.sq.take(&self.memory)
-    }
-
-    /// True if one more CQE would be visible at once. False on a ring whose CQEs are not all of the ordinary size.
-    #[inline]
-    pub fn has_room(&self) -> bool {
-        self.cq.is_plain() && self.has_room_for(1)
-    }
-
-    /// True if `count` more CQEs of the ordinary size would be visible at once.
-    #[inline]
-    pub fn has_room_for(&self, count: u32) -> bool {
-        self.cq.has_room_for(&self.memory, count)
-    }
-
-    /// Returns the tail of the CQ, and the number of CQEs that are kept.
-    #[inline]
-    pub fn posted(&self) -> Posted {
-        (self.cq.tail(), self.cq.kept())
-    }
-
-    /// Returns the number of big CQEs that would be visible at once.
-    pub fn room_for_big(&self) -> u32 {
-        self.cq.room_for_big(&self.memory)
-    }
-}
 
 impl Core {
     /// Makes a request for the SQE at `index`, behind the notifications of sends that were made before. It is not prepared yet.
@@ -93,7 +30,7 @@ impl Core {
     #[inline]
     pub fn publish_sq_head(&mut self) {
         self.hold_queue();
-        self.queues.sq.publish(&self.queues.memory);
+        self.queues.publish_sq_head();
     }
 
     /// Queues work.
@@ -157,20 +94,20 @@ impl Core {
     #[inline(always)]
     pub fn post(&mut self, cqe: Cqe) {
         self.hold_queue();
-        self.queues.cq.post(&self.queues.memory, &cqe);
+        self.queues.post(&cqe);
     }
 
     /// Keeps a CQE as if the CQ were full.
     pub fn keep(&mut self, cqe: Cqe) {
         self.hold_queue();
-        self.queues.cq.keep(&self.queues.memory, cqe);
+        self.queues.keep(cqe);
     }
 
     /// Posts a CQE if it can be visible in the CQ at once, after all CQEs before it. Returns false if not.
     #[inline]
     pub fn post_at_once(&mut self, cqe: &Cqe) -> bool {
         self.hold_queue();
-        self.queues.cq.post_at_once(&self.queues.memory, cqe)
+        self.queues.post_at_once(cqe)
     }
 
     /// Moves kept CQEs into the ring, as far as there is room.
@@ -179,7 +116,7 @@ impl Core {
             return;
         }
         self.hold_queue();
-        if self.queues.cq.flush(&self.queues.memory) {
+        if self.queues.flush_kept() {
             self.overflow_may_be_over();
         }
     }

@@ -65,7 +65,7 @@ impl Core {
     pub(in crate::observe::chaos) fn shorter_submissions(&self, wanted: u32, fault: Fault) -> Vec<u32> {
         let all = wanted.min(self.queues().sq_pending());
         let mixed = self.is(IORING_SETUP_SQE_MIXED);
-        let mut entries = self.queues().sq.ahead(&self.queues().memory, all.saturating_sub(1));
+        let mut entries = self.queues().sqes_ahead(all.saturating_sub(1));
         let (mut counts, mut count) = (Vec::new(), 0);
         while let Some(index) = entries.next() {
             let [opcode, flags, ..] = self.queues().memory.first_word(index).to_ne_bytes();

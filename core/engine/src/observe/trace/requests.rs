@@ -171,7 +171,7 @@ impl Core {
         let posted = marks & event::SKIPPED == 0;
         let overflows = posted && !self.queues().has_room_for(1);
         let marks = marks | if overflows { event::OVERFLOWED } else { 0 };
-        let cq_ready = self.queues().cq.ready(&self.queues().memory) + u32::from(posted && !overflows);
+        let cq_ready = self.queues().cq_ready() + u32::from(posted && !overflows);
         tracer.publish(ring, Kind::Completed, &completed(serial, cqe, marks, cq_ready), samples);
     }
 }

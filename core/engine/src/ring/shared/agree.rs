@@ -155,8 +155,7 @@ impl Core {
 
     /// Reads the counts that all processes share from ring memory.
     fn resync(&mut self) {
-        self.queues.sq.resync(&self.queues.memory);
-        if self.queues.cq.resync(&self.queues.memory) {
+        if self.queues.resync() {
             self.posted_elsewhere();
         }
     }
