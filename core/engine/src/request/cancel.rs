@@ -147,7 +147,7 @@ impl Core {
         let mut emptied = Caps::NONE;
         let found = self.cancellable(wanted);
         if wanted.all() {
-            self.call_off_waits(&found);
+            self.requests().call_off_waits(&found);
         }
         for id in found {
             let Some(request) = self.requests().get(id) else { continue };

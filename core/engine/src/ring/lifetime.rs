@@ -143,7 +143,7 @@ pub fn dispose_if_done(mut guard: CoreGuard<'_>, serial: u64) {
         return;
     }
     let ring = core.identity.ring;
-    core.leave_ring();
+    core.shared.leave();
     let core = guard.take();
     drop(guard);
     drop(core);

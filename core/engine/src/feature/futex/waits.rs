@@ -55,8 +55,8 @@ use crate::os::sync::{AcrossFork, Mutex};
 use crate::os::{self, Timespec, user};
 use crate::process::credentials::{self, Credentials};
 use crate::process::threads;
-use crate::request::{Phase, RequestId};
-use crate::ring::{Core, Ring, registry};
+use crate::request::{Phase, RequestId, Slab};
+use crate::ring::{Ring, registry};
 use crate::work::interrupt::{self, InterruptSlot};
 
 /// Up to this many idle threads are kept while there is a ring.
@@ -376,11 +376,11 @@ impl Drop for Placed {
     }
 }
 
-impl Core {
+impl Slab {
     /// Begins to cancel the futex waits among these requests: interrupts all their threads, with one deadline for all.
     pub fn call_off_waits(&self, ids: &[RequestId]) {
         let until_ns = os::monotonic_ns() + VERDICT_NS;
-        for request in ids.iter().filter_map(|&id| self.requests().get(id)) {
+        for request in ids.iter().filter_map(|&id| self.get(id)) {
             if request.phase == Phase::Armed
                 && let Some(Placed(wait)) = request.data.as_own()
             {

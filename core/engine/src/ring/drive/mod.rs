@@ -313,24 +313,6 @@ impl Core {
             && !self.shared.has_page()
     }
 
-    /// Notifies sleepers and observers of what was posted since the last time. Must be called before the lock is released, wherever
-    /// something may have been posted.
-    #[inline]
-    pub fn notify(&mut self) {
-        if !self.count_news() {
-            return;
-        }
-        if self.drive.observers.are_any() {
-            self.notify_observers();
-        }
-        if self.drive.token.is_awaited() {
-            self.drive.wake_sleepers(self.queues.cq.tail());
-        }
-        if self.shared.has_page() {
-            self.shared.tell_others();
-        }
-    }
-
     /// Counts the CQEs that were posted since the last time. Returns whether there is news for sleepers and observers.
     #[inline(always)]
     pub(in crate::ring::drive) fn count_news(&mut self) -> bool {
@@ -350,7 +332,8 @@ impl Core {
 
     fn show_task_work(&self) {
         let waits = self.needs_driver() || self.work.is_under_way();
-        if self.shows_readable() || waits || !self.order.ready.is_empty() {
+        let shown = self.drive.observers.shows_readable(self.shared.common_stand_in_is_readable());
+        if shown || waits || !self.order.ready.is_empty() {
             self.queues.memory.change_sq_flags(IORING_SQ_TASKRUN, 0);
         } else {
             self.queues.memory.change_sq_flags(0, IORING_SQ_TASKRUN);

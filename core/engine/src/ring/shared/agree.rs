@@ -8,7 +8,7 @@ use crate::process::family;
 use crate::process::page::{OWNERS, Owner, Page, State};
 use crate::ring::drive::reactor;
 use crate::ring::parts::Submitter;
-use crate::ring::shared::{Published, Shared};
+use crate::ring::shared::{Published, Shared, Sharing};
 use crate::ring::{Core, Ring};
 use crate::wait::Driver;
 
@@ -46,7 +46,7 @@ impl Core {
         state.submitter = if self.drive.submitter.is_known() { family::own() } else { 0 };
         state.receive_queues = self.resources.receive_queues.next_id();
         state.sq_thread = if self.drive.token.driver() == Driver::SqThread { family::own() } else { 0 };
-        state.readable = u32::from(self.drive.observers.shows_readable());
+        state.readable = u32::from(self.drive.observers.shows_readable(None));
         self.shared.0 = Some(Box::new(Shared {
             page,
             bell,
@@ -172,7 +172,7 @@ impl Core {
             self.light();
         }
         if own_eventfd {
-            self.signal_eventfd();
+            self.drive.observers.signal_eventfd(&self.queues.memory);
         }
         self.drive.wake_sleepers(self.queues.cq.tail());
     }
@@ -221,10 +221,12 @@ impl Core {
         }
         Ok(())
     }
+}
 
+impl Sharing {
     /// Removes this process's state from the page, because the process leaves the ring for good.
-    pub(in crate::ring) fn leave_ring(&mut self) {
-        let Some(shared) = &mut self.shared.0 else { return };
+    pub(in crate::ring) fn leave(&mut self) {
+        let Some(shared) = &mut self.0 else { return };
         shared.asleep = 0;
         shared.own_eventfd = false;
         shared.own_stand_in = false;
@@ -240,7 +242,7 @@ impl Core {
             state.sq_thread = 0;
         }
         shared.published = Published::default();
-        self.shared.withdraw_letters();
+        self.withdraw_letters();
     }
 }
 

@@ -93,7 +93,7 @@ impl Core {
         if ids.is_empty() {
             return false;
         }
-        self.call_off_waits(&ids);
+        self.requests.call_off_waits(&ids);
         for id in ids {
             let Some(request) = self.requests.get_mut(id) else { continue };
             request.thread = 0;
@@ -126,7 +126,7 @@ impl Core {
             self.complete(id, Errno::ECANCELED.negated());
         }
         let ids: Vec<RequestId> = self.requests.ids().collect();
-        self.call_off_waits(&ids);
+        self.requests.call_off_waits(&ids);
         for id in ids {
             if self.requests.get(id).is_none() {
                 continue;

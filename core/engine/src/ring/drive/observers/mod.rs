@@ -263,9 +263,10 @@ impl Observers {
         self.readable
     }
 
-    /// True if the stand-in is readable in the place of the program's descriptor, as far as this process alone knows.
-    pub fn shows_readable(&self) -> bool {
-        self.shown && self.readable
+    /// True if the stand-in is readable in the place of the program's descriptor. `common`: what the page says of it, if all processes of the
+    /// ring have the stand-in.
+    pub fn shows_readable(&self, common: Option<bool>) -> bool {
+        self.shown && common.unwrap_or(self.readable)
     }
 
     /// True if something may wait for completions outside `enter`, as far as can be known.

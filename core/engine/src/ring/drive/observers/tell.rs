@@ -4,16 +4,55 @@ use linux_raw_sys::io_uring::{IORING_CQ_EVENTFD_DISABLED, IORING_SETUP_TASKRUN_F
 
 use crate::abi::layout::Word;
 use crate::os::{self, Fd};
+use crate::queue::RingMemory;
+use crate::ring::drive::observers::Observers;
 use crate::ring::drive::reactor::{self};
 use crate::ring::{Core, Lent};
 
+/// True if the program has disabled its eventfd.
+fn is_eventfd_disabled(memory: &RingMemory) -> bool {
+    memory.load(Word::CqFlags, 0) & IORING_CQ_EVENTFD_DISABLED != 0
+}
+
+impl Observers {
+    /// Signals the program's eventfd, unless the program has disabled it.
+    pub(in crate::ring) fn signal_eventfd(&mut self, memory: &RingMemory) {
+        if is_eventfd_disabled(memory) {
+            return;
+        }
+        // Before the signal: the woken thread may read the mark at once.
+        self.rung = true;
+        if let Some(eventfd) = &self.eventfd {
+            eventfd.signal();
+        }
+    }
+}
+
 impl Core {
+    /// Notifies sleepers and observers of what was posted since the last time. Must be called before the lock is released, wherever
+    /// something may have been posted.
+    #[inline]
+    pub fn notify(&mut self) {
+        if !self.count_news() {
+            return;
+        }
+        if self.drive.observers.are_any() {
+            self.notify_observers();
+        }
+        if self.drive.token.is_awaited() {
+            self.drive.wake_sleepers(self.queues.cq.tail());
+        }
+        if self.shared.has_page() {
+            self.shared.tell_others();
+        }
+    }
+
     /// Notifies everyone except sleeping callers.
     #[inline(never)]
-    pub(in crate::ring::drive) fn notify_observers(&mut self) {
+    fn notify_observers(&mut self) {
         if self.is_eventfd_to_signal() {
             self.drive.observers.signalled_at = self.queues.cq.tail();
-            self.signal_eventfd();
+            self.drive.observers.signal_eventfd(&self.queues.memory);
         }
         if self.drive.observers.stand_in.is_some() {
             self.signal_readiness();
@@ -32,7 +71,7 @@ impl Core {
         if let Some(eventfd) = self.drive.observers.eventfd()
             && !self.only_waits_for(eventfd)
         {
-            self.signal_eventfd();
+            self.drive.observers.signal_eventfd(&self.queues.memory);
         }
         self.signal_readiness();
         self.disturb_driver();
@@ -68,23 +107,7 @@ impl Core {
     fn is_eventfd_to_signal(&self) -> bool {
         self.drive.observers.is_eventfd_to_signal()
             && self.queues.cq.tail() != self.drive.observers.signalled_at
-            && !self.is_eventfd_disabled()
-    }
-
-    fn is_eventfd_disabled(&self) -> bool {
-        self.queues.memory.load(Word::CqFlags, 0) & IORING_CQ_EVENTFD_DISABLED != 0
-    }
-
-    /// Signals the program's eventfd, unless the program has disabled it.
-    pub(in crate::ring) fn signal_eventfd(&mut self) {
-        if self.is_eventfd_disabled() {
-            return;
-        }
-        // Before the signal: the woken thread may read the mark at once.
-        self.drive.observers.rung = true;
-        if let Some(eventfd) = &self.drive.observers.eventfd {
-            eventfd.signal();
-        }
+            && !is_eventfd_disabled(&self.queues.memory)
     }
 
     /// Makes the stand-in readable, which wakes pollers of the ring's descriptor. In the descriptor's place it stays readable until it is
@@ -92,8 +115,9 @@ impl Core {
     /// has to be done.
     pub(super) fn signal_readiness(&mut self) {
         let Some(fd) = self.drive.observers.stand_in else { return };
-        let known = !self.shared.has_page() || self.shared.common_stand_in_is_readable().is_some();
-        if known && self.drive.observers.awaited && self.shows_readable() {
+        let common = self.shared.common_stand_in_is_readable();
+        let known = !self.shared.has_page() || common.is_some();
+        if known && self.drive.observers.awaited && self.drive.observers.shows_readable(common) {
             return;
         }
         if self.drive.observers.readable && self.has_only_lookers() {
@@ -129,15 +153,6 @@ impl Core {
         // Before the drain: if the process dies in between, the stand-in is readable for too long, but not silent for ever.
         self.shared.tell_of_stand_in(false);
         drain(fd);
-    }
-
-    /// True if the stand-in is readable in the place of the program's descriptor. On a ring of several processes the page says so, if all
-    /// of them have the stand-in.
-    pub(in crate::ring) fn shows_readable(&self) -> bool {
-        match self.shared.common_stand_in_is_readable() {
-            Some(readable) => readable && self.drive.observers.shown,
-            None => self.drive.observers.shows_readable(),
-        }
     }
 
     /// Sets `IORING_SQ_TASKRUN` if the stand-in is in the place of the ring's descriptor. A program that finds the CQ empty then enters;
