@@ -10,8 +10,8 @@ use crate::os::host::{self, Caller};
 use crate::os::{self, Fd, Timespec, user};
 use crate::request::version;
 use crate::ring::drive::caller::{self, Goal, is_polled_by_caller};
+use crate::ring::drive::reactor;
 use crate::ring::drive::timers::now_ns;
-use crate::ring::drive::{leave, reactor};
 use crate::ring::{Core, CoreGuard, lifetime, live, lookup, registry};
 use crate::wait::limits::Limits;
 use crate::work;
@@ -107,8 +107,7 @@ pub fn enter_changed(
     }
     if core.finish_without_wait(call, taken) {
         core.keep_submitter();
-        let owes_nothing = leave::owes_nothing(core);
-        guard.end_call(owes_nothing);
+        guard.end_call();
         return Ok(taken as usize);
     }
     let may_be_another = taken == 0
@@ -159,17 +158,7 @@ fn stay(mut guard: CoreGuard<'_>, call: &Enter, caller: &Caller, taken: u32) -> 
     let (serial, polled) = (core.serial(), core.is(IORING_SETUP_SQPOLL));
     core.life_mut().come_in();
     let result = go_on(&mut guard, serial, call, caller, (!polled).then_some(taken));
-    if let Some(core) = live(&mut guard, serial) {
-        if leave::owes_nothing(core) && !core.life().is_closing() {
-            core.life_mut().go_out();
-            guard.end_call(true);
-            return result;
-        }
-        leave::end_call(core);
-        let pollers = core.drive_mut().observers.pollers_to_tell();
-        lifetime::go_out(guard, serial);
-        pollers.into_iter().for_each(|(ring, serial)| ring.look_in(serial));
-    }
+    lifetime::end_call(guard, serial);
     result
 }
 

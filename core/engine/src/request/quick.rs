@@ -50,7 +50,7 @@ impl Core {
         match (quick.attempt)(self, &sqe, fd) {
             Tried::Nothing => false,
             Tried::Done(result, flags) => {
-                self.tell(row, sqe.user_data, result, flags);
+                self.complete_at_once(row, sqe.user_data, result, flags);
                 true
             }
             tried => self.go_on_as_request(&sqe, row, quick, tried, None),
@@ -89,7 +89,7 @@ impl Core {
         let taken = match (quick.attempt)(self, sqe, fd) {
             Tried::Nothing => false,
             Tried::Done(result, flags) => {
-                self.tell(op, sqe.user_data, result, flags);
+                self.complete_at_once(op, sqe.user_data, result, flags);
                 self.attempt(next).make_ready();
                 true
             }
@@ -130,8 +130,9 @@ impl Core {
         !self.resources().restrictions.are_there() && !self.is(IORING_SETUP_IOPOLL)
     }
 
+    /// Posts the CQE of an SQE that needs no request.
     #[inline(always)]
-    fn tell(&mut self, op: &Op, user_data: u64, result: i32, flags: u32) {
+    fn complete_at_once(&mut self, op: &Op, user_data: u64, result: i32, flags: u32) {
         coverage::seen(op.code, result);
         self.post(Cqe { user_data, res: result, flags, ..Cqe::default() });
     }
@@ -148,7 +149,7 @@ impl Core {
     ) -> bool {
         let Ok(id) = self.requests_mut().insert(|| *sqe, |_| op) else {
             let Tried::Attempt(result) = tried else { return false };
-            self.tell(op, sqe.user_data, to_res(result), 0);
+            self.complete_at_once(op, sqe.user_data, to_res(result), 0);
             if let Some(next) = next {
                 self.complete(next, Errno::ECANCELED.negated());
             }
@@ -235,7 +236,7 @@ impl Core {
             && !matches!(self[id].file, FileHold::Owned(_) | FileHold::Kept(..))
         {
             let file = core::mem::take(&mut self[id].file);
-            self.tell(op, sqe.user_data, result, flags);
+            self.complete_at_once(op, sqe.user_data, result, flags);
             if let FileHold::Fixed(node, _) = file {
                 self.release_node(node);
             }

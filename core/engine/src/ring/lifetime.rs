@@ -16,7 +16,7 @@ use crate::os::sync::atomic::Ordering;
 use crate::os::{self, Fd};
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::observers::stand_in;
-use crate::ring::drive::reactor;
+use crate::ring::drive::{leave, reactor};
 use crate::ring::registry::{self, InUse};
 use crate::ring::{Core, CoreGuard, Ring, live, watches};
 use crate::wait::{Driver, Token};
@@ -112,7 +112,20 @@ pub fn close(ring: &'static Ring, serial: u64) {
     end(guard, serial);
 }
 
-/// Ends a call that was counted as inside. A ring that was closed meanwhile lives until the last call leaves it, as the kernel's does.
+/// Ends a call that was counted as inside, and what it owes. Rings in which a request polls this one look at it afterwards.
+pub fn end_call(mut guard: CoreGuard<'_>, serial: u64) {
+    let Some(core) = live(&mut guard, serial) else { return };
+    if leave::owes_nothing(core) && !core.life.is_closing() {
+        core.life.go_out();
+        return guard.end_call();
+    }
+    leave::end_call(core);
+    let pollers = core.drive.observers.pollers_to_tell();
+    go_out(guard, serial);
+    pollers.into_iter().for_each(|(ring, serial)| ring.look_in(serial));
+}
+
+/// Counts a call out that was counted as inside. A ring that was closed meanwhile lives until the last call leaves it, as the kernel's does.
 pub fn go_out(mut guard: CoreGuard<'_>, serial: u64) {
     let Some(core) = live(&mut guard, serial) else { return };
     core.life.go_out();

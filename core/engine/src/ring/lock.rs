@@ -121,10 +121,10 @@ impl<'a> CoreGuard<'a> {
 
     /// Ends the guard of a call. Most calls [owe nothing](leave::owes_nothing): they take none of the steps of `drop`.
     #[inline(always)]
-    pub fn end_call(mut self, owes_nothing: bool) {
-        if owes_nothing
-            && self.page.is_none()
+    pub fn end_call(mut self) {
+        if self.page.is_none()
             && let Some(core) = self.core.as_mut()
+            && leave::owes_nothing(core)
         {
             leave::end_quietly(core);
             let this = ManuallyDrop::new(self);

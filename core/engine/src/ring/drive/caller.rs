@@ -4,7 +4,7 @@ use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_SETUP_SQPOLL};
 
 use crate::abi::Errno;
 use crate::os::{self, EpollEvent, host};
-use crate::ring::drive::leave::{end_call, leave, pass_role_on};
+use crate::ring::drive::leave::{leave, pass_role_on};
 use crate::ring::drive::names::BATCH;
 use crate::ring::drive::reactor;
 use crate::ring::{Core, CoreGuard, Ring, lifetime, live};
@@ -272,10 +272,7 @@ fn ended(ring: &'static Ring, serial: u64, place: Option<usize>, events: &[Epoll
             core.advance();
         }
     }
-    end_call(core);
-    let pollers = core.drive.observers.pollers_to_tell();
-    lifetime::go_out(guard, serial);
-    pollers.into_iter().for_each(|(ring, serial)| ring.look_in(serial));
+    lifetime::end_call(guard, serial);
 }
 
 /// Ends a wait, or a call that cannot wait, by `errno`, unless the completions are there by now.
