@@ -321,9 +321,7 @@ fn sync_cancel_once(
         wanted = wanted.of_file(hold.fd());
     }
     let result = core.cancel(&wanted);
-    if let FileHold::Fixed(node, _) = hold {
-        core.release_node(node);
-    }
+    core.let_go(hold);
     if !core.defers() {
         core.advance();
         core.hand_over();

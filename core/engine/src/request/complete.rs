@@ -137,14 +137,6 @@ impl Core {
         }
         true
     }
-
-    fn let_go(&mut self, file: FileHold) {
-        match file {
-            FileHold::None | FileHold::Plain(_) => {}
-            FileHold::Owned(fd) => self.close_own(fd),
-            FileHold::Kept(node, _) | FileHold::Fixed(node, _) => self.release_node(node),
-        }
-    }
 }
 
 impl Attempt<'_> {

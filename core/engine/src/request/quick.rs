@@ -237,9 +237,7 @@ impl Core {
         {
             let file = core::mem::take(&mut self[id].file);
             self.complete_at_once(op, sqe.user_data, result, flags);
-            if let FileHold::Fixed(node, _) = file {
-                self.release_node(node);
-            }
+            self.let_go(file);
             self.requests_mut().remove(id);
         } else {
             self.go_on(id, fd, quick, tried);

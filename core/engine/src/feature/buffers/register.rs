@@ -206,15 +206,6 @@ impl Core {
         }
         Ok(())
     }
-
-    /// Releases a hold of a registered buffer.
-    pub fn release_buffer(&mut self, node: NodeIndex) {
-        if let Some(gone) = self.resources_mut().buffers.release(node)
-            && gone.tag != 0
-        {
-            self.post_unrequested(Cqe { user_data: gone.tag, ..Cqe::default() });
-        }
-    }
 }
 
 impl Lent {
@@ -224,6 +215,16 @@ impl Lent {
         debug_assert!(core[id].registered_buffer.is_none(), "one buffer for a request");
         core.resources_mut().buffers.hold(node);
         core[id].registered_buffer = Some(node);
+    }
+
+    /// Releases a hold of a registered buffer.
+    pub fn release_buffer(&mut self, node: NodeIndex) {
+        let core = self.core_mut();
+        if let Some(gone) = core.resources_mut().buffers.release(node)
+            && gone.tag != 0
+        {
+            core.post_unrequested(Cqe { user_data: gone.tag, ..Cqe::default() });
+        }
     }
 }
 

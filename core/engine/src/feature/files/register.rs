@@ -10,6 +10,7 @@ use crate::calls::register::call::{Register, given, short_update, tagged, update
 use crate::feature::files::ALLOCATE;
 use crate::os::{self, Fd, user};
 use crate::queue::Cqe;
+use crate::request::FileHold;
 use crate::ring::drive::reactor;
 use crate::ring::{Core, Lent, registry};
 
@@ -80,7 +81,7 @@ fn open_files_limit() -> u64 {
 
 impl Core {
     /// Releases a hold of a file; the last release closes the file.
-    pub fn release_node(&mut self, node: NodeIndex) {
+    fn release_node(&mut self, node: NodeIndex) {
         if let Some(gone) = self.resources_mut().files.release(node) {
             self.close_own(gone.value);
             if gone.tag != 0 {
@@ -166,6 +167,16 @@ impl Core {
 }
 
 impl Lent {
+    /// Lets go of a request's file; the last hold of a file closes it.
+    #[inline]
+    pub fn let_go(&mut self, file: FileHold) {
+        match file {
+            FileHold::None | FileHold::Plain(_) => {}
+            FileHold::Owned(fd) => self.close_own(fd),
+            FileHold::Kept(node, _) | FileHold::Fixed(node, _) => self.core_mut().release_node(node),
+        }
+    }
+
     /// Puts a descriptor of the engine's own into a slot: `file_index` is one more than the slot's number, or
     /// [`ALLOCATE`]. Returns the slot's number if it was allocated, 0 if the slot was named. The table owns
     /// the descriptor from then on; if this fails, the descriptor is closed.

@@ -264,8 +264,8 @@ impl Core {
     fn forget(&mut self, fd: Fd, unregister: bool) {
         let mut kept = None;
         self.forget_keeping(fd, unregister, &mut kept);
-        if let Some((node, _)) = kept {
-            self.release_node(node);
+        if let Some((node, own)) = kept {
+            self.let_go(FileHold::Kept(node, own));
         }
     }
 
