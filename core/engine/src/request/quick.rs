@@ -24,7 +24,13 @@ impl Core {
         let [opcode, flags, ..] = first.to_ne_bytes();
         let row = self.identity().table.lookup(opcode);
         let flags = Flags::of_sqe(flags);
-        if flags.has_other_than(Flags::FIXED_FILE.with(Flags::LINK)) || !self.is_at_ease() {
+        let order = self.order();
+        // A chain, a drain or a train goes before.
+        if flags.has_other_than(Flags::FIXED_FILE.with(Flags::LINK))
+            || order.assembly.head().is_some()
+            || !order.drain.is_idle()
+            || !order.train.is_empty()
+        {
             return false;
         }
         let Some(quick) = &row.quick else {
@@ -114,14 +120,6 @@ impl Core {
             return None;
         }
         self.insert_prepared(index, first)
-    }
-
-    /// True if the ring is in no state that a new request would have to respect.
-    #[inline(always)]
-    fn is_at_ease(&self) -> bool {
-        self.order().assembly.head().is_none()
-            && self.order().drain.is_idle()
-            && self.order().train.is_empty()
     }
 
     /// True if no request of a submission has to be checked for what holds for the whole ring.

@@ -33,7 +33,12 @@ impl Core {
         // A ring that is traced or under chaos uses the ordinary way.
         let is_ordinary = is_common && !self.instruments().traced.is_on() && self.submits_quickly();
         let whose = if is_common { Whose::Common } else { credentials::of_submitter() };
-        self.begin_submission(available, does_work);
+        let tail = self.queues().cq.tail();
+        self.time_mut().timeouts.begin_batch(tail);
+        // A caller that does the work can do it on the program's descriptors.
+        let may_lend = does_work && !self.shared().has_page();
+        self.work_mut().begin_submission(may_lend);
+        self.queues_mut().sq.begin(available);
         while let Some(index) = self.queues_mut().take_sqe() {
             if is_ordinary && self.submit_quickly(index) {
                 continue;
@@ -55,16 +60,6 @@ impl Core {
         self.end_batch();
         self.ring().count(Counted::Submitted, u64::from(taken));
         Ok(taken)
-    }
-
-    /// Begins a submission of `count` SQEs. Work that it queues may be lent to a caller that `does_work`.
-    #[inline]
-    fn begin_submission(&mut self, count: u32, does_work: bool) {
-        let tail = self.queues().cq.tail();
-        self.time_mut().timeouts.begin_batch(tail);
-        let may_lend = does_work && !self.shared().has_page();
-        self.work_mut().begin_submission(may_lend);
-        self.queues_mut().sq.begin(count);
     }
 
     /// Ends a submission of which not even the first SQE could be taken.
