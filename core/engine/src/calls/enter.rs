@@ -314,18 +314,15 @@ fn follow_up(guard: &mut CoreGuard<'_>, serial: u64, call: &Enter, submitted: u3
     } else if advances && !fetches {
         core.advance();
     }
-    if !core.work().is_empty() {
+    // A loan ends here even if all of its work was withdrawn meanwhile. Work that is left goes to workers when the call ends.
+    if !core.work().is_empty() || core.work().is_offered() {
         work::run_by_caller(guard, serial, fetches && call.min_complete > 0);
         let core = live(guard, serial).ok_or(Errno::EBADF)?;
         if advances && !fetches {
             core.advance();
         }
-        if !fetches {
-            core.hand_over();
-        }
     }
     let core = live(guard, serial).ok_or(Errno::EBADF)?;
-    core.end_loan();
     core.keep_submitter();
     if fetches {
         return Ok(());

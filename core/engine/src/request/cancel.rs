@@ -324,7 +324,6 @@ fn sync_cancel_once(
     core.let_go(hold);
     if !core.defers() {
         core.advance();
-        core.hand_over();
     } else if !core.order().ready.is_empty() {
         // The submitting thread has to enter the ring for the cancelled requests.
         core.notify_deferred();

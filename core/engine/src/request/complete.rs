@@ -161,7 +161,10 @@ impl Attempt<'_> {
         if request.flags.has(Flags::TRACED.with(Flags::CHAOS)) && !core.goes_on_watched(id, &cqe) {
             return false;
         }
-        core.beside_batch(|core| core.post_at_once(&cqe))
+        core.beside_batch(|core| {
+            core.hold_queue();
+            core.queues_mut().post_at_once(&cqe)
+        })
     }
 
     /// Posts a big CQE of a multishot request that has checked for room. If the program has moved the CQ

@@ -97,19 +97,6 @@ impl Core {
         self.queues.post(&cqe);
     }
 
-    /// Keeps a CQE as if the CQ were full.
-    pub fn keep(&mut self, cqe: Cqe) {
-        self.hold_queue();
-        self.queues.keep(cqe);
-    }
-
-    /// Posts a CQE if it can be visible in the CQ at once, after all CQEs before it. Returns false if not.
-    #[inline]
-    pub fn post_at_once(&mut self, cqe: &Cqe) -> bool {
-        self.hold_queue();
-        self.queues.post_at_once(cqe)
-    }
-
     /// Moves kept CQEs into the ring, as far as there is room.
     pub(in crate::ring) fn flush_overflow(&mut self) {
         if self.queues.cq.kept() == 0 {

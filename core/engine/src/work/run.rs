@@ -291,7 +291,7 @@ impl Core {
 
     /// Ends a loan that is only offered: its work holds its files from now on, because the program may see which SQEs were consumed. Work
     /// that a thread has taken stays lent.
-    pub fn end_loan(&mut self) {
+    fn end_loan(&mut self) {
         if self.work().is_offered() {
             self.take_back();
         }

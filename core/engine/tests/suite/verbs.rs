@@ -4,7 +4,7 @@
 use crate::layers::{code, judged};
 
 /// The most methods of `Core` that may be seen beyond the folder of their file. The number falls, and never rises.
-const MOST: usize = 99;
+const MOST: usize = 96;
 
 /// The folder in which an item of the file can be seen, as its path below `src/`, by the item's visibility.
 fn seen_in(file: &str, visibility: &str) -> String {

@@ -123,9 +123,11 @@ fn with_target<R>(target: &'static Ring, sends: impl FnOnce(&mut CoreGuard<'_>) 
     let mut guard = target.lock();
     let counts = guard.as_ref().is_some_and(Core::counts_completions);
     let result = sends(&mut guard);
-    if counts && let Some(target) = guard.as_mut() {
-        target.advance();
-        target.hand_over();
+    if counts {
+        guard.begin_to_drive();
+        if let Some(target) = guard.as_mut() {
+            target.advance();
+        }
     }
     result
 }

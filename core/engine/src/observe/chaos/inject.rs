@@ -275,7 +275,8 @@ impl Core {
         }
         // Not while a thread sleeps until the CQE is posted.
         if self.drive().token.asleep() == 0 && self.request_meets(id, Fault::Overflow).is_some() {
-            self.keep(cqe);
+            self.hold_queue();
+            self.queues_mut().keep(cqe);
         } else {
             self.post(cqe);
         }
