@@ -201,11 +201,17 @@ impl Core {
 
     /// Takes the events that epoll has now, without sleeping.
     pub fn harvest_now(&mut self) {
-        let Some(epoll) = self.readiness.epoll() else { return };
+        self.harvest(false);
+    }
+
+    /// Takes the events that epoll has now, without sleeping; `as_driver`: also the one by which the driver is kicked. Returns true if there
+    /// were any.
+    pub(in crate::ring::drive) fn harvest(&mut self, as_driver: bool) -> bool {
+        let Some(epoll) = self.readiness.epoll() else { return false };
         self.readiness.note_epoll_asked();
         self.look_beside_epoll();
-        if self.readiness.waiting() == 0 && !self.zero_copy.is_watched() {
-            return;
+        if !as_driver && self.readiness.waiting() == 0 && !self.zero_copy.is_watched() {
+            return false;
         }
         let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
         let count = match os::epoll_wait(epoll, &mut events, Some(0), None) {
@@ -215,7 +221,10 @@ impl Core {
                 0
             }
         };
-        self.take_events(&events[..count]);
+        if self.take_events(&events[..count]) && as_driver {
+            self.drive.sleepers.drain_kick();
+        }
+        count > 0
     }
 
     /// Completes requests that are ready and fires timers that are due, as the kernel does in the submitter's thread at the time of the

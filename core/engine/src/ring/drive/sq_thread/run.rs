@@ -147,24 +147,12 @@ fn serve(core: &mut Core) -> bool {
     if core.readiness.waiting() > 0 {
         // The reactor's ticks check registrations that may be for a file that is gone.
         reactor::attend_stale(core);
-        active |= harvest(core, 0);
+        active |= core.harvest(true);
     }
     core.fetch_answered();
     core.advance();
     core.hand_over();
     active | core.queues.cq.has_news()
-}
-
-fn harvest(core: &mut Core, timeout_ns: u64) -> bool {
-    let Some(epoll) = core.readiness.epoll() else { return false };
-    core.look_beside_epoll();
-    let mut events = [EpollEvent { events: 0, data: 0 }; BATCH];
-    let count = os::epoll_wait(epoll, &mut events, Some(timeout_ns), None).unwrap_or_else(|_| {
-        core.renews_epoll();
-        0
-    });
-    core.take_events_as_driver(&events[..count]);
-    count > 0
 }
 
 /// Sleeps, after nothing has happened for the idle time.
