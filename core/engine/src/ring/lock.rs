@@ -121,10 +121,17 @@ impl<'a> CoreGuard<'a> {
 
     /// Ends the guard of a call. Most calls [owe nothing](leave::owes_nothing): they take none of the steps of `drop`.
     #[inline(always)]
-    pub fn end_call(mut self) {
+    pub fn end_call(self) {
+        if self.core.as_ref().is_some_and(leave::owes_nothing) {
+            self.end_quietly();
+        }
+    }
+
+    /// Ends the guard of a call that owes nothing.
+    #[inline(always)]
+    pub(in crate::ring) fn end_quietly(mut self) {
         if self.page.is_none()
             && let Some(core) = self.core.as_mut()
-            && leave::owes_nothing(core)
         {
             leave::end_quietly(core);
             let this = ManuallyDrop::new(self);

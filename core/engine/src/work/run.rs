@@ -430,6 +430,7 @@ pub fn run_by_caller(guard: &mut CoreGuard<'_>, serial: u64, waits: bool) -> boo
 impl Core {
     /// Takes the pieces that the caller does next, and returns whether they are lent to it; `None` if there are none. Work for workers is
     /// handed over.
+    #[inline]
     fn take_batch(&mut self, waits: bool) -> Option<(Batch, bool)> {
         if self.work().is_offered()
             && self.lends_queue()
