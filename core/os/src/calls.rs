@@ -115,6 +115,22 @@ pub fn map_for_children(length: usize) -> Result<*mut u8, Errno> {
     map_anywhere(length, nr::MAP_SHARED | nr::MAP_ANONYMOUS, -1, 0)
 }
 
+/// Maps memory that this process and its children share, and of which little may ever be used: nothing is reserved for it, and core dumps do
+/// not have it.
+pub fn map_much_for_children(length: usize) -> Result<*mut u8, Errno> {
+    // A memfd, because anonymous memory is reserved as a whole where the system does not overcommit memory.
+    let memfd = memfd_create(c"[io_uring page]", nr::MFD_CLOEXEC)?;
+    let mapped =
+        grow_memfd(memfd, length as u64).and_then(|()| map_anywhere(length, nr::MAP_SHARED, memfd, 0));
+    close(memfd);
+    let address = mapped?;
+    // A dump would take memory for each page. Where a sandbox refuses the advice, it does.
+    // SAFETY: advice about our own fresh mapping.
+    let _ =
+        unsafe { call(nr::__NR_madvise, [address as usize, length, nr::MADV_DONTDUMP as usize, 0, 0, 0]) };
+    Ok(address)
+}
+
 /// True if the kernel's `access_ok` accepts `address`, a multiple of 4, from this thread. A trial mapping would not do instead: an
 /// Arm kernel may accept addresses that the processor cannot map.
 pub fn may_be_memory(address: usize) -> bool {

@@ -13,8 +13,10 @@ use crate::process::family;
 
 /// Number of processes with requests in flight for which a page has room.
 pub const OWNERS: usize = 32;
-/// Number of messages for which a page has room.
+/// Number of letters for which a page has room.
 pub const MAIL: usize = 32;
+/// Number of CQEs that wait for which a page has room.
+pub const CQES: usize = 1 << 16;
 
 /// Set in the lock word while a thread sleeps for the lock.
 const CONTENDED: u32 = 1 << 31;
@@ -34,7 +36,6 @@ unsafe impl Sync for Page {}
 
 /// The state that the lock guards.
 #[repr(C)]
-#[derive(Clone, Copy)]
 pub struct State {
     /// The process that held the lock last; another process that takes the lock reads the ring's counts again.
     pub last: u32,
@@ -42,8 +43,6 @@ pub struct State {
     pub users: u32,
     /// Number of threads and processes that want to be woken by completions.
     pub hearers: u32,
-    /// Number of processes that keep CQEs which found the ring full.
-    pub overflowing: u32,
     /// Number of processes that have reads in flight at the device.
     pub reading: u32,
     /// 1 once the ring was enabled.
@@ -54,17 +53,17 @@ pub struct State {
     pub sq_thread: u32,
     /// 1 while the stand-in (the file polled in place of the ring's descriptor), if all processes share it, is readable.
     pub readable: u32,
-    /// Number of messages in [`State::mail`].
-    pub messages: u32,
+    /// Number of letters in [`State::mail`].
+    pub letters: u32,
     /// The next ID of a queue of zero-copy receives: the ID determines the queue's place in the ring's file.
     pub receive_queues: u32,
     /// Processes with requests in flight.
     pub owners: [Owner; OWNERS],
-    /// Messages between processes.
+    /// Letters between processes.
     pub mail: [Letter; MAIL],
+    /// CQEs that wait until they may be posted.
+    pub cqes: Cqes,
 }
-
-const _: () = assert!(size_of::<Page>() <= 4096);
 
 /// A process with requests in flight.
 #[repr(C)]
@@ -76,13 +75,13 @@ pub struct Owner {
     pub requests: u32,
 }
 
-/// A message from one process to others; [`crate::ring::shared::mail`] defines the kinds.
+/// A letter from one process to others; [`crate::ring::shared::mail`] defines the kinds.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Letter {
     /// 0 for an empty place.
     pub kind: u32,
-    /// The process that sent the message.
+    /// The process that sent the letter.
     pub from: u32,
     pub user_data: u64,
     pub time_ns: u64,
@@ -97,10 +96,61 @@ pub struct Letter {
     pub found: u32,
 }
 
+/// CQEs that wait, in order; [`crate::queue`] says for what.
+#[repr(C)]
+pub struct Cqes {
+    /// The place of the first (the upper half) and the number of CQEs. They are one word: a process that is killed has changed both or neither.
+    span: u64,
+    /// Number of CQEs that were ever added.
+    pub added: u32,
+    /// The content of CQEs.
+    places: [[u64; 4]; CQES],
+}
+
+impl Cqes {
+    /// Returns the place of the first, and the number of CQEs.
+    fn span(&self) -> (usize, usize) {
+        ((self.span >> 32) as usize % CQES, (self.span as u32 as usize).min(CQES))
+    }
+
+    /// Returns the number of CQEs.
+    pub fn len(&self) -> usize {
+        self.span().1
+    }
+
+    /// Adds a CQE. Returns false if there is no room.
+    pub fn push(&mut self, cqe: [u64; 4]) -> bool {
+        let (first, count) = self.span();
+        if count >= CQES {
+            return false;
+        }
+        // From the beginning again once all are taken: memory is taken only as far as it is needed.
+        let first = if count == 0 { 0 } else { first };
+        self.places[(first + count) % CQES] = cqe;
+        self.span = (first as u64) << 32 | (count as u64 + 1);
+        self.added = self.added.wrapping_add(1);
+        true
+    }
+
+    /// Returns the first CQE.
+    pub fn first(&self) -> Option<[u64; 4]> {
+        let (first, count) = self.span();
+        (count > 0).then(|| self.places[first])
+    }
+
+    /// Removes the first CQE, if there is one.
+    pub fn remove_first(&mut self) {
+        let (first, count) = self.span();
+        if count > 0 {
+            self.span = (first as u64 + 1) << 32 | (count as u64 - 1);
+        }
+    }
+}
+
 impl Page {
     /// Maps a fresh page of zeros that children inherit.
     pub fn create() -> Result<&'static Page, Errno> {
-        let page = os::map_for_children(4096)?.cast::<Page>();
+        let page = os::map_much_for_children(size_of::<Page>())?.cast::<Page>();
         // SAFETY: mapped until `destroy`; all zeros is a valid page with a free lock.
         Ok(unsafe { &*page })
     }
@@ -111,7 +161,7 @@ impl Page {
     /// No thread in this process may use the page any more.
     pub unsafe fn destroy(&'static self) {
         // SAFETY: mapped in `create` with this length, by this process or an ancestor.
-        unsafe { os::unmap(core::ptr::from_ref(self).cast_mut().cast(), 4096) };
+        unsafe { os::unmap(core::ptr::from_ref(self).cast_mut().cast(), size_of::<Page>()) };
     }
 
     /// Returns the state.

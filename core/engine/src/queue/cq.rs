@@ -1,15 +1,12 @@
 //! The engine's side of the completion ring: CQEs that were posted, that found no room, or that are held back.
 
-use alloc::collections::VecDeque;
-
 use linux_raw_sys::io_uring::{IORING_SETUP_CQE32, IORING_SQ_CQ_OVERFLOW};
 
 use crate::abi::layout::Word;
 use crate::abi::{IORING_CQE_F_32, IORING_CQE_F_SKIP, IORING_SETUP_CQE_MIXED};
+use crate::process::page::Page;
+use crate::queue::waiting::Waiting;
 use crate::queue::{Cqe, Queues};
-
-/// Most CQEs that are kept for a program that does not reap; the kernel's limit is memory.
-const MAX_KEPT: usize = 1 << 20;
 
 /// Sizes of the CQEs of a ring.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,9 +29,9 @@ pub struct Cq {
     /// CQEs that the process's counters do not include yet. A kept CQE counts when it is kept.
     uncounted: u64,
     /// CQEs that found the ring full, in order.
-    kept: VecDeque<Cqe>,
+    kept: Waiting,
     /// CQEs that other rings sent, held back until they may be posted.
-    messages: VecDeque<Cqe>,
+    messages: Waiting,
 }
 
 impl Cq {
@@ -47,7 +44,7 @@ impl Cq {
         } else {
             Sizes::Small
         };
-        let (kept, messages) = (VecDeque::new(), VecDeque::new());
+        let (kept, messages) = (Waiting::default(), Waiting::default());
         Cq { tail: 0, sizes, dropped: false, news: 0, uncounted: 0, kept, messages }
     }
 
@@ -69,31 +66,24 @@ impl Cq {
         self.kept.len()
     }
 
-    /// Gives kept CQEs to `takes` until it returns false for one. False if CQEs are left.
-    pub fn leave_kept(&mut self, mut takes: impl FnMut(&Cqe) -> bool) -> bool {
-        while let Some(cqe) = self.kept.front() {
-            if !takes(cqe) {
-                return false;
-            }
-            self.kept.pop_front();
-        }
-        true
-    }
-
     /// True if a CQE could not even be kept, since the last call.
     pub fn take_dropped(&mut self) -> bool {
         core::mem::take(&mut self.dropped)
     }
 
-    /// Holds back a CQE that another ring sent.
-    pub fn hold_back(&mut self, cqe: Cqe) {
-        self.messages.push_back(cqe);
+    /// Holds back a CQE that another ring sent. Returns false if there is no room.
+    pub fn hold_back(&mut self, cqe: Cqe) -> bool {
+        self.messages.push(cqe)
     }
 
-    /// Returns the first CQE that was held back.
+    /// Takes the first CQE that was held back.
     #[inline]
     pub fn next_message(&mut self) -> Option<Cqe> {
-        self.messages.pop_front()
+        let message = self.messages.first();
+        if message.is_some() {
+            self.messages.remove_first();
+        }
+        message
     }
 
     /// Returns the number of CQEs held back.
@@ -123,10 +113,27 @@ impl Cq {
         Some(core::mem::take(&mut self.uncounted))
     }
 
-    /// Drops kept and held-back CQEs, in a child after `fork`: the parent posts them.
+    /// Moves waiting CQEs to a fresh page: messages if the ring holds them back, else those that found it full. Only the thread that fetches
+    /// messages fills such a ring. Returns false if the page has no room for them.
+    pub fn share(&mut self, page: &'static Page, holds_messages_back: bool) -> bool {
+        if holds_messages_back { self.messages.share(page) } else { self.kept.share(page) }
+    }
+
+    /// Forgets the page, in which no CQE waits.
+    pub fn unshare(&mut self) {
+        self.kept.unshare();
+        self.messages.unshare();
+    }
+
+    /// Reads which CQEs wait in the page. Returns whether other processes have kept some, and whether they have held some back.
+    pub fn resync_waiting(&mut self) -> (bool, bool) {
+        (self.kept.resync(), self.messages.resync())
+    }
+
+    /// Drops CQEs that wait in the parent's own memory, in a child after `fork`: the parent posts them.
     pub fn forked(&mut self) {
-        self.kept.clear();
-        self.messages.clear();
+        self.kept.forked();
+        self.messages.forked();
     }
 }
 
@@ -186,9 +193,7 @@ impl Queues {
             // The flag tells the program to call `enter`, which moves the kept CQEs into the ring.
             self.memory.change_sq_flags(IORING_SQ_CQ_OVERFLOW, 0);
         }
-        if self.cq.kept.len() < MAX_KEPT && self.cq.kept.try_reserve(1).is_ok() {
-            self.cq.kept.push_back(cqe);
-        } else {
+        if !self.cq.kept.push(cqe) {
             self.cq.dropped = true;
             self.memory.count(Word::CqOverflow);
         }
@@ -238,11 +243,11 @@ impl Queues {
     /// Moves kept CQEs into the ring while it has room. True if there were kept CQEs and all have moved.
     pub fn flush_kept(&mut self) -> bool {
         let kept = !self.cq.kept.is_empty();
-        while let Some(&cqe) = self.cq.kept.front() {
+        while let Some(cqe) = self.cq.kept.first() {
             if !self.store(&cqe) {
                 return false;
             }
-            self.cq.kept.pop_front();
+            self.cq.kept.remove_first();
         }
         kept
     }

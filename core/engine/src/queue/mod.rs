@@ -20,6 +20,7 @@
 mod cq;
 mod resize;
 mod sq;
+mod waiting;
 
 use core::mem::offset_of;
 

@@ -1,6 +1,6 @@
 //! The transitions between queues: from SQEs to requests, from requests to work or to the ready queue, from results to CQEs.
 
-use linux_raw_sys::io_uring::IORING_SQ_CQ_OVERFLOW;
+use linux_raw_sys::io_uring::{IORING_SETUP_IOPOLL, IORING_SQ_CQ_OVERFLOW};
 
 use alloc::vec::Vec;
 
@@ -10,6 +10,7 @@ use crate::os::Fd;
 use crate::queue::Cqe;
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::reactor;
+use crate::ring::parts::Submitter;
 use crate::ring::{Attempt, Core, Lent};
 use crate::work::Work;
 
@@ -83,8 +84,33 @@ impl Core {
         self.defers().then(|| self.ring().number())
     }
 
-    /// Posts the completions that were held back.
+    /// True if messages wait until the ring's thread fetches: if it defers, unless that thread polls a device, as in the kernel.
+    pub(in crate::ring) fn holds_messages_back(&self) -> bool {
+        self.defers() && !self.is(IORING_SETUP_IOPOLL)
+    }
+
+    /// Receives a completion from another ring or process.
+    ///
+    /// # Errors
+    /// `EOVERFLOW` if there is no room for a message that has to wait.
+    pub fn receive(&mut self, cqe: Cqe) -> Result<(), Errno> {
+        if self.holds_messages_back() {
+            if !self.queues.cq.hold_back(cqe) {
+                return Err(Errno::EOVERFLOW);
+            }
+            self.notify_deferred();
+            self.shared.tell_others();
+        } else {
+            self.beside_batch(|core| core.post_unrequested(cqe));
+        }
+        Ok(())
+    }
+
+    /// Posts the completions that were held back, if the thread that fetches them may be one of this process.
     pub(in crate::ring) fn post_messages(&mut self) {
+        if self.drive.submitter == Submitter::Elsewhere {
+            return;
+        }
         while let Some(cqe) = self.queues.cq.next_message() {
             self.post_unrequested(cqe);
         }
@@ -104,13 +130,6 @@ impl Core {
         }
         self.hold_queue();
         if self.queues.flush_kept() {
-            self.overflow_may_be_over();
-        }
-    }
-
-    /// Clears the flag that tells the program of kept CQEs, if no process keeps any.
-    pub(super) fn overflow_may_be_over(&self) {
-        if self.queues.cq.kept() == 0 && !self.shared.overflows_elsewhere() && !self.shared.kept_in_mail() {
             self.queues.memory.change_sq_flags(0, IORING_SQ_CQ_OVERFLOW);
         }
     }

@@ -1,5 +1,7 @@
 //! Rings made before `fork` and used after it, by parent and child.
 
+use std::ops::Range;
+
 use crate::common::prelude::*;
 
 fn nop(user_data: u64) -> Sqe {
@@ -37,15 +39,50 @@ fn await_signal(file: &mut File) {
     file.read_exact(&mut [0]).unwrap();
 }
 
-/// Results of a child's requests outlive it, though the queue had no room: more of them than there is room for letters.
+/// Returns the user data of the next completions, in their order.
+fn in_order(ring: &mut Ring, count: usize) -> Vec<u64> {
+    let mut all = Vec::new();
+    while all.len() < count {
+        let entered = ring.enter(0, 1);
+        assert!(entered >= 0, "{entered}");
+        all.extend(ring.reap_all().iter().map(|cqe| cqe.user_data));
+    }
+    all
+}
+
+/// Results of a child's requests outlive it, in their order, though the queue had no room; and come in front of what is done then.
 #[both(4, 0)]
 fn what_found_no_room_outlives_its_process(mut ring: Ring) -> impl Answer {
-    const ALL: u64 = 100;
-    let pid = child(|| (1..=ALL).all(|user_data| submit(&mut ring, &[nop(user_data)]) == 1));
-    let mut found = wait_for(&mut ring, ALL as usize);
-    assert_eq!(ended(pid), 0);
-    found.dedup();
-    (found, ring.enter_with(0, 0, IORING_ENTER_GETEVENTS), ring.overflowed())
+    const ALL: u64 = 3000;
+    let pid = child(|| (1..ALL).all(|user_data| submit(&mut ring, &[nop(user_data)]) == 1));
+    let ended = ended(pid);
+    let sent = submit(&mut ring, &[nop(ALL)]);
+    let found = in_order(&mut ring, ALL as usize);
+    let entered = ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+    (ended, sent, found.into_iter().eq(1..=ALL), entered, ring.overflowed())
+}
+
+/// Two processes fill a queue without room together; there is one order for both.
+#[both(4, 0)]
+fn what_found_no_room_has_one_order(mut ring: Ring) -> impl Answer {
+    const ALL: u64 = 600;
+    let [mut to_parent, mut to_child] = [pipe(), pipe()];
+    let pid = child(|| {
+        (1..ALL).step_by(2).all(|user_data| {
+            await_signal(&mut to_child.0);
+            let sent = submit(&mut ring, &[nop(user_data)]) == 1;
+            signal(&mut to_parent.1);
+            sent
+        })
+    });
+    let sent = (0..ALL).step_by(2).all(|user_data| {
+        let sent = submit(&mut ring, &[nop(user_data)]) == 1;
+        signal(&mut to_child.1);
+        await_signal(&mut to_parent.0);
+        sent
+    });
+    let found = in_order(&mut ring, ALL as usize);
+    (ended(pid), sent, found.into_iter().eq(0..ALL), ring.overflowed())
 }
 
 /// Nor is it lost with a third process, which looks at the ring when it has said already that it ends.
@@ -525,44 +562,142 @@ fn a_message_reaches_a_ring_that_only_the_parent_may_drive(mut ring: Ring) -> im
     (cqes, ended(pid))
 }
 
-/// More messages than there is room for letters arrive, though their sender ends before anybody fetches them.
-#[both(64, DEFER)]
-fn messages_to_a_parent_outlive_the_child(mut ring: Ring) -> impl Answer {
-    const ALL: u64 = 100;
-    let pid = child(|| {
-        let mut own = Ring::new(ring.engine, 8, 0);
-        (1..=ALL).all(|off| {
-            let message = Sqe { fd: ring.fd, off, ..sqe(IORING_OP_MSG_RING, 1) };
-            submit(&mut own, &[message]) == 1 && wait_for(&mut own, 1) == [(1, 0)]
-        })
-    });
-    (ended(pid), wait_for(&mut ring, ALL as usize))
+/// Sends messages with these numbers by a ring of the calling process to `target`, so many at a time; returns how many are taken before one
+/// is refused, and its result.
+fn send_messages(target: &Ring, numbers: Range<u64>, at_once: u32) -> (u64, Option<i32>) {
+    let mut own = Ring::new(target.engine, at_once, 0);
+    let mut taken = 0;
+    for first in numbers.clone().step_by(at_once as usize) {
+        let batch: Vec<u64> = (first..numbers.end).take(at_once as usize).collect();
+        let message = |&off: &u64| Sqe { fd: target.fd, off, ..sqe(IORING_OP_MSG_RING, off) };
+        let sqes: Vec<Sqe> = batch.iter().map(message).collect();
+        own.submit(&sqes);
+        let mut results = own.collect(sqes.len());
+        results.sort_unstable_by_key(|cqe| cqe.user_data);
+        let refused = results.iter().position(|cqe| cqe.res != 0);
+        taken += refused.unwrap_or(sqes.len()) as u64;
+        if let Some(refused) = refused {
+            return (taken, Some(results[refused].res));
+        }
+    }
+    (taken, None)
 }
 
-/// Nor is a message lost for which there is no room: its sender learns of that.
+/// The messages of a child arrive in their order, though their sender ends before anybody fetches them.
+#[both(8, DEFER)]
+fn messages_to_a_parent_outlive_the_child(mut ring: Ring) -> impl Answer {
+    const ALL: u64 = 3000;
+    let pid = child(|| send_messages(&ring, 0..ALL, 8) == (ALL, None));
+    let ended = ended(pid);
+    (ended, in_order(&mut ring, ALL as usize).into_iter().eq(0..ALL))
+}
+
+/// Messages arrive in their order while some are sent and others fetched, too; the sender has one thread.
+#[both(8, DEFER)]
+fn messages_to_a_parent_stay_in_order(mut ring: Ring) -> impl Answer {
+    const BEFORE: u64 = 2500;
+    const ALL: u64 = 12000;
+    let mut to_parent = pipe();
+    let pid = child(|| {
+        let first = send_messages(&ring, 0..BEFORE, 64);
+        signal(&mut to_parent.1);
+        let rest = send_messages(&ring, BEFORE..ALL, 64);
+        let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
+        (first, rest) == ((BEFORE, None), (ALL - BEFORE, None)) && threads == 1
+    });
+    await_signal(&mut to_parent.0);
+    let arrived = in_order(&mut ring, ALL as usize);
+    (arrived.into_iter().eq(0..ALL), ended(pid), ring.reap().is_none())
+}
+
+/// Messages of several processes, and of rings of the receiver's own process, have one order. So they have on a ring whose thread does not
+/// have to fetch.
+#[both]
+fn messages_of_several_processes_have_one_order(engine: Engine) -> impl Answer {
+    [0, DEFER].map(|flags| {
+        let mut ring = Ring::new(engine, 16, flags);
+        let mut own = Ring::new(engine, 8, 0);
+        let mut send = |off| {
+            let message = Sqe { fd: ring.fd, off, ..sqe(IORING_OP_MSG_RING, off) };
+            results(&own.run(&[message])) == [(off, 0)]
+        };
+        let mut is_sent = [send(0), false, false, false, false];
+        is_sent[1] = ended(child(|| send_messages(&ring, 1..3, 2) == (2, None))) == 0;
+        is_sent[2] = send(3);
+        is_sent[3] = ended(child(|| send_messages(&ring, 4..6, 2) == (2, None))) == 0;
+        is_sent[4] = send(6);
+        (is_sent, in_order(&mut ring, 7))
+    })
+}
+
+/// No message is lost for which there is no room: its sender learns of that.
 #[by(ours(8, DEFER))]
 fn messages_to_a_parent_that_does_not_fetch_are_refused_at_last(mut ring: Ring) {
-    const OVERFLOW: i32 = -libc::EOVERFLOW;
-    let [mut to_parent, _] = [pipe(), pipe()];
-    let pid = child(|| {
-        let mut own = Ring::new(Engine::User, 8, 0);
-        let mut sent = 0u8;
-        loop {
-            let message = Sqe { fd: ring.fd, off: sent.into(), ..sqe(IORING_OP_MSG_RING, 1) };
-            assert_eq!(submit(&mut own, &[message]), 1);
-            match wait_for(&mut own, 1)[..] {
-                [(1, 0)] => sent += 1,
-                [(1, OVERFLOW)] => break,
-                _ => return false,
-            }
-        }
-        to_parent.1.write_all(&[sent]).is_ok()
-    });
-    let mut sent = [0];
-    to_parent.0.read_exact(&mut sent).unwrap();
+    const ROOM: u64 = 1 << 16;
+    let pid = child(|| send_messages(&ring, 0..ROOM + 5, 64) == (ROOM, Some(-libc::EOVERFLOW)));
     assert_eq!(ended(pid), 0);
-    let arrived: Vec<u64> = wait_for(&mut ring, sent[0].into()).iter().map(|cqe| cqe.0).collect();
-    assert!(arrived.iter().copied().eq(0..sent[0].into()) && ring.reap().is_none(), "{arrived:?}");
+    assert!(in_order(&mut ring, ROOM as usize).into_iter().eq(0..ROOM) && ring.reap().is_none());
+    // There is room again.
+    let pid = child(|| send_messages(&ring, 0..9, 8) == (9, None));
+    assert_eq!((ended(pid), in_order(&mut ring, 9)), (0, (0..9).collect()));
+}
+
+/// An epoll instance that a ring is put into after the `fork`, and an eventfd that is registered then, hear of each message, the last as well.
+#[both(8, DEFER)]
+fn observers_from_after_a_fork_hear_of_messages(mut ring: Ring) -> impl Answer {
+    const ALL: u64 = 300;
+    const FETCHED: u64 = 7;
+    let engine = ring.engine;
+    let [mut to_child, mut to_parent] = [pipe(), pipe()];
+    let pid = child(|| {
+        (0..ALL).all(|number| {
+            await_signal(&mut to_child.0);
+            let sent = send_messages(&ring, number..number + 1, 1) == (1, None);
+            signal(&mut to_parent.1);
+            sent
+        })
+    });
+    // SAFETY: a new descriptor.
+    let set = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) });
+    let event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 7 };
+    let add = Sqe {
+        fd: set.as_raw_fd(),
+        len: libc::EPOLL_CTL_ADD as u32,
+        off: ring.fd as u64,
+        addr: (&raw const event).addr() as u64,
+        ..sqe(IORING_OP_EPOLL_CTL, 1)
+    };
+    let added = results(&Ring::new(engine, 4, 0).run(&[add]));
+    let eventfd = eventfd(0, libc::EFD_CLOEXEC);
+    let number = eventfd.as_raw_fd();
+    assert_eq!(ring.register(IORING_REGISTER_EVENTFD, (&raw const number).cast(), 1), 0);
+    let mut arrived = Vec::new();
+    for number in 0..ALL {
+        signal(&mut to_child.1);
+        if number % FETCHED == 0 {
+            // The message is waited for by its event alone. In the kernel, no message wakes an epoll instance.
+            if engine == Engine::User {
+                frontend::before_epoll_wait();
+                let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
+                // SAFETY: room for two.
+                let count = unsafe { libc::epoll_wait(set.as_raw_fd(), events.as_mut_ptr(), 2, 20_000) };
+                assert_eq!(count, 1, "in time");
+            }
+            let mut poll = libc::pollfd { fd: eventfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one entry.
+            assert_eq!(unsafe { libc::poll(&mut poll, 1, 20_000) }, 1, "in time");
+        }
+        await_signal(&mut to_parent.0);
+        if number % FETCHED == FETCHED - 1 {
+            ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+            arrived.extend(ring.reap_all().iter().map(|cqe| cqe.user_data));
+            // SAFETY: writes eight bytes of ours.
+            assert_eq!(unsafe { libc::read(eventfd.as_raw_fd(), [0_u64].as_mut_ptr().cast(), 8) }, 8);
+        }
+    }
+    ring.enter_with(0, 0, IORING_ENTER_GETEVENTS);
+    arrived.extend(ring.reap_all().iter().map(|cqe| cqe.user_data));
+    (added, ended(pid), arrived.into_iter().eq(0..ALL))
 }
 
 #[both(8, 0)]

@@ -289,7 +289,7 @@ impl Core {
     /// Does the same as [`Core::advance`], without timers: the caller is about to do its queued work.
     pub fn advance_before_work(&mut self) {
         self.post_messages();
-        self.serve_others();
+        self.read_mail();
         self.reap_direct();
         loop {
             self.run_finished();
@@ -297,7 +297,7 @@ impl Core {
             if self.readiness.take_reports() {
                 self.harvest_now();
                 // Epoll has reported other processes and finished transfers, and does not report them again.
-                self.serve_others();
+                self.read_mail();
                 self.reap_direct();
                 continue;
             }

@@ -47,6 +47,13 @@ impl Core {
         state.receive_queues = self.resources.receive_queues.next_id();
         state.sq_thread = if self.drive.token.driver() == Driver::SqThread { family::own() } else { 0 };
         state.readable = u32::from(self.drive.observers.shows_readable(None));
+        let holds_messages_back = self.holds_messages_back();
+        if !self.queues.cq.share(page, holds_messages_back) {
+            os::close_own(bell);
+            // SAFETY: as above.
+            unsafe { page.destroy() };
+            return None;
+        }
         self.shared.0 = Some(Box::new(Shared {
             page,
             bell,
@@ -84,7 +91,9 @@ impl Core {
             shared.own_eventfd = false;
             shared.published = Published::default();
         }
-        self.resync();
+        if self.queues.resync() {
+            self.posted_elsewhere(true);
+        }
     }
 
     /// Begins a call on a ring that may have other processes: gives the page up if there are none, or notes that this process uses the ring.
@@ -116,16 +125,16 @@ impl Core {
     /// True if, on a ring of several processes, this one has anything that others may ask for, or wait for.
     #[inline]
     pub(in crate::ring) fn is_owed(&self) -> bool {
-        self.shared.0.as_ref().is_some_and(|shared| {
-            self.requests.live() > 0 || self.queues.cq.kept() > 0 || shared.observes_alone()
-        })
+        self.shared.0.as_ref().is_some_and(|shared| self.requests.live() > 0 || shared.observes_alone())
     }
 
     /// Gives the page up if no other process is left that could use the ring. Checks that now and then.
     fn unshare_if_alone(&mut self) {
         let Some(shared) = &self.shared.0 else { return };
-        if self.life.activity() % LOOKS == 0 && shared.state().messages == 0 && family::is_alone() {
+        let is_left = || shared.state().letters > 0 || shared.state().cqes.len() > 0;
+        if self.life.activity() % LOOKS == 0 && !is_left() && family::is_alone() {
             let readable = self.shared.common_stand_in_is_readable();
+            self.queues.cq.unshare();
             self.shared.0 = None;
             // The state of the stand-in in which the other processes have left it.
             self.drive.observers.set_readable(readable.unwrap_or(false));
@@ -150,18 +159,17 @@ impl Core {
         if enabled != 0 {
             self.begin_enabled();
         }
-        self.resync();
-    }
-
-    /// Reads the counts that all processes share from ring memory.
-    fn resync(&mut self) {
-        if self.queues.resync() {
-            self.posted_elsewhere();
+        let (are_kept, are_held_back) = self.queues.cq.resync_waiting();
+        // A registered eventfd is not signalled for what found no room.
+        let signals = self.queues.resync() || are_held_back;
+        if signals || are_kept {
+            self.posted_elsewhere(signals);
         }
     }
 
-    /// Notifies the threads of this process that wait for completions, after another process posted.
-    fn posted_elsewhere(&mut self) {
+    /// Notifies the threads of this process that wait for completions, after another process posted, or left CQEs that wait. `signals`: the
+    /// registered eventfd, too.
+    fn posted_elsewhere(&mut self, signals: bool) {
         let Some(shared) = &self.shared.0 else { return };
         let (own_stand_in, own_eventfd) = (shared.own_stand_in, shared.own_eventfd);
         if let Some(fd) = self.drive.observers.stand_in()
@@ -171,7 +179,7 @@ impl Core {
             self.drive.observers.set_readable(signalled);
             self.light();
         }
-        if own_eventfd {
+        if own_eventfd && signals {
             self.drive.observers.signal_eventfd(&self.queues.memory);
         }
         self.drive.wake_sleepers(self.queues.cq.tail());
@@ -180,28 +188,17 @@ impl Core {
     /// Publishes in the page what the other processes have to know, before the page's lock is unlocked.
     pub(in crate::ring) fn leave_page(&mut self) {
         let requests = self.requests.live() as u32;
-        let overflowing = u32::from(self.queues.cq.kept() > 0);
         let reading = u32::from(self.work.in_flight().is_any());
         let Some(shared) = &mut self.shared.0 else { return };
         let hearers = shared.asleep + u32::from(shared.observes_alone());
         let mut published = core::mem::take(&mut shared.published);
         let state = shared.state();
         exchange(&mut state.hearers, &mut published.hearers, hearers);
-        exchange(&mut state.overflowing, &mut published.overflowing, overflowing);
         exchange(&mut state.reading, &mut published.reading, reading);
         if requests > 0 || published.owner.is_some() {
             published.owner = state.own(published.owner, requests);
         }
         shared.published = published;
-    }
-
-    /// Does what other processes of the ring cannot do without this process.
-    #[inline]
-    pub(in crate::ring) fn serve_others(&mut self) {
-        if self.shared.is_crowded() {
-            self.flush_overflow();
-        }
-        self.read_mail();
     }
 
     /// Checks that the ring has an SQ thread, in whatever process, and wakes the thread if `wakes`.
@@ -233,7 +230,6 @@ impl Sharing {
         let own = family::own();
         let (state, published) = (shared.state(), &shared.published);
         state.hearers = state.hearers.saturating_sub(published.hearers);
-        state.overflowing = state.overflowing.saturating_sub(published.overflowing);
         state.reading = state.reading.saturating_sub(published.reading);
         if let Some(place) = published.owner {
             state.owners[place] = Owner::default();

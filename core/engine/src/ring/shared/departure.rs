@@ -21,9 +21,6 @@ use crate::ring::{Core, Ring, lifetime, live, registry};
 /// How long transfers of files, which cannot be stopped, may take to end.
 const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// The time between two checks whether other processes have read letters.
-const LOOK_NS: u64 = 1_000_000;
-
 /// Ends this process's requests, because the process ends.
 pub fn exits() {
     depart(false);
@@ -54,7 +51,7 @@ fn depart(all: bool) {
 fn depart_from(ring: &'static Ring, all: bool) {
     let mut guard = ring.lock();
     let Some(core) = guard.as_mut() else { return };
-    if !core.shared.has_page() || core.requests.live() == 0 && core.queues.cq.kept() == 0 {
+    if !core.shared.has_page() || core.requests.live() == 0 {
         return;
     }
     let serial = core.identity.serial;
@@ -69,13 +66,6 @@ fn depart_from(ring: &'static Ring, all: bool) {
     }
     if let Some(core) = live(&mut guard, serial) {
         core.cancel_the_rest();
-    }
-    // As many at a time as there is room for letters: other processes read letters and make room.
-    while live(&mut guard, serial).is_some_and(|core| !core.bequeath_kept()) {
-        if os::monotonic_ns() >= deadline_ns {
-            break;
-        }
-        guard.unlocked(|| os::pause(LOOK_NS));
     }
     lifetime::go_out(guard, serial);
 }

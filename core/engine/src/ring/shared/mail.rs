@@ -4,27 +4,19 @@
 //!   what it found; the writer removes the letter when no process is left to answer. Meanwhile the writer's own request is armed, with a
 //!   timer by which it notices that a process died without an answer.
 //! - `TIMEOUT`: the writer ends, its timeout does not. The first process that reads the letter takes the timeout over.
-//! - `COMPLETION`: a message (`MSG_RING`) for a ring that only a thread of another process may drive.
-//! - `KEPT`: a CQE that found no room, of a process that ends. The first process that reads it, and has room, posts it.
-
-use linux_raw_sys::io_uring::IORING_SETUP_IOPOLL;
 
 use crate::abi::Errno;
 use crate::feature::timeouts::{self, Inherited};
 use crate::os;
 use crate::process::family;
 use crate::process::page::{Letter, MAIL, OWNERS, State};
-use crate::queue::Cqe;
 use crate::request::{Phase, RequestId, cancel};
 use crate::ring::Core;
-use crate::ring::parts::Submitter;
 use crate::ring::shared::{Shared, Sharing};
 use crate::wait::timers::Clock;
 
 const CANCEL: u32 = 1;
 const TIMEOUT: u32 = 2;
-const COMPLETION: u32 = 3;
-const KEPT: u32 = 4;
 
 /// The time between two checks whether the processes that a writer asked still live.
 const PATIENCE_NS: u64 = 50_000_000;
@@ -53,33 +45,20 @@ impl Shared {
         let state = self.state();
         let Some(place) = state.mail.iter_mut().find(|place| place.kind == 0) else { return false };
         *place = letter;
-        state.messages += 1;
+        state.letters = state.letters.saturating_add(1);
         self.ring_the_bell();
         true
     }
 }
 
 impl State {
-    fn is_mail_full(&self) -> bool {
-        self.mail.iter().all(|letter| letter.kind != 0)
-    }
-
     fn take_letter(&mut self, place: usize) {
         self.mail[place] = Letter::default();
-        self.messages = self.messages.saturating_sub(1);
+        self.letters = self.letters.saturating_sub(1);
     }
 }
 
 impl Sharing {
-    /// True if a process that has ended left CQEs that are not posted yet.
-    pub(in crate::ring) fn kept_in_mail(&self) -> bool {
-        let kept = |letter: &Letter| letter.kind == KEPT;
-        self.0.as_ref().is_some_and(|shared| {
-            let state = shared.state();
-            state.messages > 0 && state.mail.iter().any(kept)
-        })
-    }
-
     /// Leaves a timeout to the first process that reads of it. Returns false if there is no room.
     pub(super) fn bequeath(&self, timeout: Inherited) -> bool {
         self.0.as_ref().is_some_and(|shared| {
@@ -139,9 +118,10 @@ impl Core {
     }
 
     /// Reads letters of other processes, and their answers.
-    pub(in crate::ring::shared) fn read_mail(&mut self) {
+    #[inline]
+    pub(in crate::ring) fn read_mail(&mut self) {
         let Some(shared) = &self.shared.0 else { return };
-        if shared.state().messages == 0 {
+        if shared.state().letters == 0 {
             return;
         }
         for place in 0..MAIL {
@@ -151,8 +131,6 @@ impl Core {
                 (CANCEL, true) => self.read_answers(place, letter),
                 (CANCEL, false) => self.answer(place, letter),
                 (TIMEOUT, false) => self.inherit(place, letter),
-                (COMPLETION, false) => self.take_completion(place, letter),
-                (KEPT, false) => self.take_kept(place, letter),
                 _ => {}
             }
         }
@@ -220,118 +198,6 @@ impl Core {
                 sqe_flags: letter.index as u8,
             },
         );
-    }
-
-    /// Posts a message that was sent to this ring in another process.
-    fn take_completion(&mut self, place: usize, letter: Letter) {
-        if self.drive.submitter != Submitter::Elsewhere {
-            self.post_completion(place, letter);
-        }
-    }
-
-    fn post_completion(&mut self, place: usize, letter: Letter) {
-        let Some(shared) = &self.shared.0 else { return };
-        shared.state().take_letter(place);
-        let (res, flags) = (letter.count as i32, letter.flags);
-        self.post_unrequested(Cqe { user_data: letter.user_data, res, flags, big: [0; 2] });
-    }
-
-    /// Receives a completion from another ring or process. A ring that defers posts it when its thread fetches, unless that thread polls a
-    /// device, as in the kernel.
-    ///
-    /// # Errors
-    /// `EOVERFLOW` if it cannot be passed on to the process of that thread.
-    pub fn receive(&mut self, cqe: Cqe) -> Result<(), Errno> {
-        if self.defers() && !self.is(IORING_SETUP_IOPOLL) {
-            if !self.forward(&cqe)? {
-                self.queues.cq.hold_back(cqe);
-            }
-            self.notify_deferred();
-        } else {
-            self.beside_batch(|core| core.post_unrequested(cqe));
-        }
-        Ok(())
-    }
-
-    /// Sends a completion to the process whose thread drives this ring. Returns false if that is this process.
-    ///
-    /// # Errors
-    /// `EOVERFLOW` if there is room for it neither among the letters nor in the CQ.
-    fn forward(&mut self, cqe: &Cqe) -> Result<bool, Errno> {
-        if self.shared.0.is_none() || self.drive.submitter != Submitter::Elsewhere {
-            return Ok(false);
-        }
-        let letter = Letter {
-            kind: COMPLETION,
-            from: family::own(),
-            user_data: cqe.user_data,
-            count: cqe.res as u32,
-            flags: cqe.flags,
-            ..Letter::default()
-        };
-        let writes = |core: &Core| core.shared.0.as_ref().is_some_and(|shared| shared.write(letter));
-        if !writes(self) {
-            self.post_completions();
-            if !writes(self) {
-                return Err(Errno::EOVERFLOW);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Posts the messages that the process whose thread drives this ring has not read, as far as the CQ has room: that process may not come
-    /// for long.
-    fn post_completions(&mut self) {
-        for place in 0..MAIL {
-            let Some(shared) = &self.shared.0 else { return };
-            let letter = shared.state().mail[place];
-            let is_kept_elsewhere = self.shared.overflows_elsewhere() || self.shared.kept_in_mail();
-            if is_kept_elsewhere || !self.queues.has_room_for(1) {
-                return;
-            }
-            if letter.kind == COMPLETION {
-                self.post_completion(place, letter);
-            }
-        }
-    }
-
-    /// Leaves the CQEs that found no room to the first process that reads of them. Returns false if letters have no room for all of them
-    /// now.
-    pub(super) fn bequeath_kept(&mut self) -> bool {
-        self.flush_overflow();
-        let Some(shared) = &self.shared.0 else { return true };
-        self.queues.cq.leave_kept(|cqe| {
-            let [time_ns, rest] = cqe.big;
-            shared.write(Letter {
-                kind: KEPT,
-                from: family::own(),
-                user_data: cqe.user_data,
-                count: cqe.res as u32,
-                flags: cqe.flags,
-                time_ns,
-                index: rest as u32,
-                generation: (rest >> 32) as u32,
-                ..Letter::default()
-            })
-        })
-    }
-
-    /// Posts a CQE that a process could not post before it ended. Without room it stays a letter, because this process may end, too, at a
-    /// point where it leaves letters no more; but if no place for letters is free, it is kept here.
-    fn take_kept(&mut self, place: usize, letter: Letter) {
-        let Some(shared) = &self.shared.0 else { return };
-        if !self.queues.has_room_for(1) && !shared.state().is_mail_full() {
-            return;
-        }
-        shared.state().take_letter(place);
-        let big = [letter.time_ns, u64::from(letter.index) | u64::from(letter.generation) << 32];
-        self.post_unrequested(Cqe {
-            user_data: letter.user_data,
-            res: letter.count as i32,
-            flags: letter.flags,
-            big,
-        });
-        self.overflow_may_be_over();
     }
 }
 

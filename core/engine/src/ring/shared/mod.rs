@@ -8,7 +8,9 @@
 //!   the counts anew from ring memory;
 //! - the number of those who sleep for completions, so that other processes signal the *bell*: an eventfd that all inherit and nobody ever
 //!   reads. Each signal is an edge, which the driver's epoll instance reports;
-//! - letters ([`mail`]): only the process that has a request can cancel it.
+//! - letters ([`mail`]): only the process that has a request can cancel it;
+//! - the CQEs that wait ([`crate::queue::Cq`]), in one order for all processes: any process posts those that found the CQ full, and the
+//!   process of the one thread that fetches posts messages.
 //!
 //! A process may be killed after it has posted and before it rings the bell. So a thread that sleeps for a ring that several processes have
 //! used looks at the ring every second; the look takes the lock over from a dead process.
@@ -50,7 +52,7 @@ pub struct Shared {
     crowded: bool,
     /// Threads that sleep for completions.
     asleep: u32,
-    /// The CQ's tail when a process that keeps CQEs, or has reads at the device, was last asked for them.
+    /// The CQ's tail when a process that has reads at the device was last asked for them.
     asked_at: Option<u32>,
     /// An eventfd was registered that other processes may not know of.
     own_eventfd: bool,
@@ -63,7 +65,6 @@ pub struct Shared {
 #[derive(Default)]
 struct Published {
     hearers: u32,
-    overflowing: u32,
     reading: u32,
     /// This process's place among the owners.
     owner: Option<usize>,
@@ -175,12 +176,6 @@ impl Sharing {
         self.0.as_ref().is_some_and(|shared| shared.state().hearers > shared.published.hearers)
     }
 
-    /// True if another process keeps CQEs.
-    pub(in crate::ring) fn overflows_elsewhere(&self) -> bool {
-        let Some(shared) = &self.0 else { return false };
-        shared.state().overflowing > shared.published.overflowing
-    }
-
     /// Rings the bell if other processes wait for what was posted.
     pub(in crate::ring) fn tell_others(&self) {
         if self.is_awaited_elsewhere()
@@ -197,12 +192,11 @@ impl Sharing {
 
     /// Counts a thread that goes to sleep for completions, or (-1) is back. `tail`: the tail of the CQ.
     pub(in crate::ring) fn sleeps(&mut self, change: i32, tail: u32) {
-        let kept_elsewhere = self.overflows_elsewhere();
         let Some(shared) = &mut self.0 else { return };
         shared.asleep = shared.asleep.saturating_add_signed(change);
-        let asks = kept_elsewhere || shared.state().reading > shared.published.reading;
+        let asks = shared.state().reading > shared.published.reading;
         if change > 0 && asks && shared.asked_at.replace(tail) != Some(tail) {
-            // There may be room now, or no other process may fetch these reads. Once for each tail: the bell wakes this process, too.
+            // No other process may fetch these reads. Once for each tail: the bell wakes this process, too.
             shared.ring_the_bell();
         }
     }
