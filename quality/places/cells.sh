@@ -165,9 +165,9 @@ write_page() {
     cat <<-END
 	# Places
 
-	A *place* is a sandbox, a container or a kernel in which programs were run under Anyring. Every place denies io_uring in its own way. Each
+	A *place* is a sandbox, a container or a kernel in which programs were run under anyring. Every place denies io_uring in its own way. Each
 	column is a kind of program, which [quality/places/run](../quality/places/run) defines; "pass" means that the program verified its data, and
-	that Anyring's user engine served its requests. \`make test-places\` runs each cell of the table and writes this page.
+	that anyring's user engine served its requests. \`make test-places\` runs each cell of the table and writes this page.
 
 	$(printf '| place | %s\n' "$(printf '%s | ' "${forms[@]}")")
 	$(printf '| --- |%s\n' "$(printf ' --- |%.0s' "${forms[@]}")")
