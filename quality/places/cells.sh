@@ -165,9 +165,10 @@ write_page() {
     cat <<-END
 	# Places
 
-	A *place* is a sandbox, a container or a kernel in which programs were run under anyring. Every place denies io_uring in its own way. Each
-	column is a kind of program, which [quality/places/run](../quality/places/run) defines; "pass" means that the program verified its data, and
-	that anyring's user engine served its requests. \`make test-places\` runs each cell of the table and writes this page.
+	A *place* is a sandbox, a container or a kernel in which programs were run under anyring; every place denies io_uring in its own way. "pass" means
+	that the program verified its data, and that anyring's user engine served its requests. The columns: fio (*preload*), a *static* Go program and *node*
+	under \`anyring run\`; a program over anyring's *liburing*; a Rust program with the *crate*; a *plain* shell script without rings; \`anyring doctor\`.
+	\`make test-places\` runs each cell of the table ([quality/places/run](../quality/places/run)) and writes this page.
 
 	$(printf '| place | %s\n' "$(printf '%s | ' "${forms[@]}")")
 	$(printf '| --- |%s\n' "$(printf ' --- |%.0s' "${forms[@]}")")
