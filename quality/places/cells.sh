@@ -186,7 +186,7 @@ write_page() {
 
 	## Everyday programs
 
-	These programs make no ring. With io_uring denied, they print the same and end with the same status with \`anyring run\` and without it. The times
+	Programs that make no ring: with io_uring denied, they print the same and end with the same status with \`anyring run\` and without it. The times
 	are medians of $everyday_times runs, side by side, on $(nproc) processors ($(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1), Linux $(uname -r)).
 
 	| program | what | behaves | without | with | ratio |
