@@ -5,7 +5,7 @@
 //! so that no edge is posted twice.
 //!
 //! A ring's descriptor is a memfd, which is always ready: its stand-in ([`stand_in`]) is polled instead.
-//! Finding the stand-in takes the other ring's lock, so blocking work does it, without this ring's lock.
+//! Finding the stand-in takes the other ring's lock. If another thread has that lock, blocking work does it, without this ring's lock.
 
 use anyring_chaos_plan::Fault;
 use linux_raw_sys::general::{
@@ -26,7 +26,7 @@ use crate::request::shown::{self, Kind, When, arg};
 use crate::request::{FileHold, Flags, Phase, Request, RequestId};
 use crate::ring::drive::observers::stand_in;
 use crate::ring::row::{Outcome, Row, issue_controls};
-use crate::ring::{Attempt, Core, Lent, registry};
+use crate::ring::{Attempt, Core, Lent, Ring, live, registry};
 use crate::work::Work;
 
 /// `IORING_OP_POLL_ADD`.
@@ -36,6 +36,7 @@ pub const POLL_ADD: Row = Row::new(op!(IORING_OP_POLL_ADD), Caps::FILE.with(Caps
         arg(Field::OpFlags, "poll_mask", Kind::Flags(names::POLL_EVENTS)),
         arg(Field::Length, "flags", Kind::Flags(names::POLL_FLAGS)).unless_zero(),
     ])
+    .control(issue_for_ring)
     .block(find_stand_in)
     .finish(poll_stand_in)
     .faults(&[Fault::MultishotEnds])
@@ -109,7 +110,7 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
         return if events == 0 { wait(cx, false) } else { report(cx, events) };
     }
     match request.file {
-        FileHold::Plain(fd) if registry::is_ring(fd) => Outcome::Block,
+        FileHold::Plain(fd) if registry::is_ring(fd) => Outcome::Control,
         _ => begin(cx),
     }
 }
@@ -194,24 +195,53 @@ impl Lent {
     }
 }
 
-/// Finds the stand-in of the ring to be polled, and updates it from the ring's CQ. No lock may be held. That of another ring is duplicated
-/// here: the program may close that ring before this one is locked again.
-fn find_stand_in(work: &mut Work) -> Result<usize, Errno> {
-    let stand_in = stand_in::of(work.sqe.fd)?;
-    stand_in::synchronize(work.sqe.fd);
-    let polled = registry::get(work.sqe.fd).ok_or(Errno::EBADF)?;
-    let mut of_polled = None;
-    let ring = polled.serial();
-    if !core::ptr::eq(polled.ring(), work.ring()) {
-        // The stand-in is looked up again, because the ring may have been closed since: under the lock, its number is its own.
-        let mut guard = polled.lock();
-        let observers = &mut guard.as_mut().ok_or(Errno::EBADF)?.drive_mut().observers;
-        let of_other = observers.stand_in().ok_or(Errno::EBADF)?;
-        of_polled = Some(OwnedFd::new(notes::duplicate(of_other)?));
-        observers.polled_by(work.ring(), work.serial);
+/// Begins a poll of a ring, unless another thread has that ring's lock: no thread waits for two rings' locks.
+fn issue_for_ring(core: &mut Core, id: RequestId) -> Outcome {
+    let fd = core[id].sqe.fd;
+    let Some(polled) = registry::get(fd) else { return registry::no_ring(fd).into() };
+    let (ring, serial) = (polled.ring(), polled.serial());
+    let found = if core::ptr::eq(ring, core.ring()) {
+        stand_in::for_request(core).map(|stand_in| (stand_in, None))
+    } else {
+        let Some(mut guard) = ring.try_lock() else { return Outcome::Block };
+        lend_stand_in(live(&mut guard, serial), core.ring(), core.serial())
+    };
+    match found {
+        Ok((stand_in, of_polled)) => {
+            core[id].data = OpData::Polled { ring: serial, stand_in: of_polled };
+            poll_stand_in(&mut core.attempt(id), Ok(stand_in as usize))
+        }
+        Err(errno) => errno.into(),
     }
-    work.data = OpData::Polled { ring, stand_in: of_polled };
+}
+
+/// Finds the stand-in of the ring to be polled. No lock may be held.
+fn find_stand_in(work: &mut Work) -> Result<usize, Errno> {
+    let fd = work.sqe.fd;
+    let polled = registry::get(fd).ok_or_else(|| registry::no_ring(fd))?;
+    let (ring, serial) = (polled.ring(), polled.serial());
+    let mut guard = ring.lock();
+    let target = live(&mut guard, serial);
+    let (stand_in, of_polled) = if core::ptr::eq(ring, work.ring()) {
+        (stand_in::for_request(target.ok_or(Errno::EBADF)?)?, None)
+    } else {
+        lend_stand_in(target, work.ring(), work.serial)?
+    };
+    work.data = OpData::Polled { ring: serial, stand_in: of_polled };
     Ok(stand_in as usize)
+}
+
+/// Finds the stand-in of a ring that a request of another ring polls, and duplicates it: the program may close the polled ring first.
+fn lend_stand_in(
+    polled: Option<&mut Core>,
+    by: &'static Ring,
+    serial: u64,
+) -> Result<(Fd, Option<OwnedFd>), Errno> {
+    let polled = polled.ok_or(Errno::EBADF)?;
+    let stand_in = stand_in::for_request(polled)?;
+    let of_polled = OwnedFd::new(notes::duplicate(stand_in)?);
+    polled.drive_mut().observers.polled_by(by, serial);
+    Ok((stand_in, Some(of_polled)))
 }
 
 fn poll_stand_in(cx: &mut Attempt<'_>, result: Result<usize, Errno>) -> Outcome {

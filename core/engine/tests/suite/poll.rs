@@ -312,6 +312,43 @@ fn a_poll_of_a_ring_begins_at_its_submission(engine: Engine) -> impl Answer {
     all
 }
 
+/// A poll of a ring is found by what comes behind it in its submission, unless it is over; and sees what is completed there.
+#[both]
+fn a_poll_of_a_ring_is_there_in_its_submission(engine: Engine) -> impl Answer {
+    let seconds = |fd| {
+        let update = |len, off, op_flags| Sqe { len, off, op_flags, ..remove(2, 1) };
+        let (events, user_data) = (IORING_POLL_UPDATE_EVENTS, IORING_POLL_UPDATE_USER_DATA);
+        [
+            remove(2, 1),
+            cancel(2, 1, 0),
+            Sqe { fd, ..cancel(2, 0, IORING_ASYNC_CANCEL_FD) },
+            update(user_data, 7, 0),
+            update(events, 0, OUT),
+            update(events | user_data, 7, PRI),
+            sqe(IORING_OP_NOP, 2),
+        ]
+    };
+    let of = |flags, readable, own, second: usize| {
+        let mut ring = Ring::new(engine, 8, flags);
+        let mut other = Ring::new(engine, 4, 0);
+        if readable {
+            other.submit(&[sqe(IORING_OP_NOP, 9)]);
+        }
+        let polled = if own { ring.fd } else { other.fd };
+        ring.submit(&[poll(1, &polled, IN, 0), seconds(polled)[second]]);
+        let mut all = results(&peek(&mut ring));
+        other.submit(&[sqe(IORING_OP_NOP, 9)]);
+        all.extend(results(&peek(&mut ring)));
+        ring.submit(&[remove(3, 1), remove(4, 7)]);
+        all.extend(results(&peek(&mut ring)));
+        all
+    };
+    let rings = [(false, false), (true, false), (false, true)];
+    [0, DEFER].map(|flags| {
+        rings.map(|(readable, own)| [0, 1, 2, 3, 4, 5, 6].map(|second| of(flags, readable, own, second)))
+    })
+}
+
 /// A cancellation by descriptor concerns polls of the file that has the number now, not of one that had it.
 #[both(8, 0)]
 fn a_poll_of_a_ring_is_not_cancelled_by_the_next_ring_of_the_number(mut ring: Ring) -> impl Answer {

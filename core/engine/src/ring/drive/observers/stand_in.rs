@@ -35,6 +35,17 @@ pub fn of(fd: Fd) -> Result<Fd, Errno> {
     core.stand_in()
 }
 
+/// Returns the stand-in of a ring for a request, in line with the CQ.
+///
+/// # Errors
+/// The reason why a descriptor cannot be had.
+pub fn for_request(core: &mut Core) -> Result<Fd, Errno> {
+    core.drive.observers.note_others();
+    let stand_in = core.stand_in()?;
+    core.synchronize_stand_in();
+    Ok(stand_in)
+}
+
 /// Returns the stand-in of the ring `fd` for a poll that begins, in line with the CQ. If the poll finds the stand-in readable, the thread
 /// calls [`end_poll`] before it goes on.
 ///
