@@ -8,7 +8,7 @@ use anyring_engine::{frontend, io_uring_params};
 use linux_raw_sys::io_uring::*;
 
 use super::memory::{Kind, Request, State};
-use super::plan::Own;
+use super::plan::{Child, Own};
 use super::world::World;
 use crate::ring::{Engine, Ring};
 use crate::rng::Rng;
@@ -34,21 +34,24 @@ unsafe extern "C" fn forked() {
     frontend::forked();
 }
 
-/// Forks a child that ends immediately, uses a ring of its own, or pushes a NOP to one of the program's rings. If it is `stopped`, at
-/// any point, the work on another ring must continue.
-pub fn fork(world: &World, rng: &mut Rng, child: Option<Option<usize>>, stopped: Option<Own>) {
-    let shared = child.flatten().and_then(|index| world.ring(index).map(|ring| (index, ring)));
-    let shared = shared.filter(|(_, ring)| !ring.is_closed());
+/// The number of messages that a child sends.
+const MESSAGES: u32 = 50;
+
+/// Forks a child. If it is `stopped`, at any point, the work on another ring must continue.
+pub fn fork(world: &World, rng: &mut Rng, child: Child, stopped: Option<Own>) {
+    let open = |index: usize| world.ring(index).filter(|ring| !ring.is_closed()).map(|ring| (index, ring));
+    let shared = if let Child::Nop(index) = child { open(index) } else { None };
     let nop = shared.and_then(|(index, _)| world.shared.open(&Request::new(Kind::Nop, index)));
     // SAFETY: the child allocates nothing, takes no lock of this process, and leaves by `_exit`.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         // SAFETY: takes no pointer. The child dies with its parent.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-        let good = match (shared, nop) {
-            (Some((_, ring)), Some(id)) => push(world, ring, id),
-            _ if child.is_some() => own_ring(world.engine),
-            _ => true,
+        let good = match (shared, nop, child) {
+            (Some((_, ring)), Some(id), _) => push(world, ring, id),
+            (_, _, Child::OwnRing(target)) => own_ring(world, target.and_then(open)),
+            (_, _, Child::Nop(_)) => own_ring(world, None),
+            (_, _, Child::Ends) => true,
         };
         if world.engine == Engine::User {
             frontend::exits();
@@ -106,15 +109,42 @@ fn push(world: &World, ring: &super::ring::SharedRing, id: u32) -> bool {
     }
 }
 
-fn own_ring(engine: Engine) -> bool {
+fn own_ring(world: &World, target: Option<(usize, &super::ring::SharedRing)>) -> bool {
     // SAFETY: integers only.
     let params: io_uring_params = unsafe { std::mem::zeroed() };
-    let Ok(ring) = Ring::new(engine, 4, params) else { return false };
-    (0..3).all(|round| {
-        ring.push(Sqe { fd: -1, user_data: round, ..Sqe::default() });
+    let Ok(ring) = Ring::new(world.engine, 4, params) else { return false };
+    let run = |sqe: Sqe| {
+        ring.push(sqe);
         let result = ring.enter(1, 1, IORING_ENTER_GETEVENTS);
-        result == 1 && ring.reap().is_some_and(|cqe| (cqe.user_data, cqe.res) == (round, 0))
-    })
+        let cqe = ring.reap().filter(|cqe| result == 1 && cqe.user_data == sqe.user_data);
+        cqe.map(|cqe| cqe.res)
+    };
+    let good = (0..3).all(|round| run(Sqe { fd: -1, user_data: round, ..Sqe::default() }) == Some(0));
+    good && target.is_none_or(|(index, target)| send(world, index, target.fd, run))
+}
+
+/// Sends messages to a ring of the program, as long as it takes them. A closed ring takes none, and its number may be another file's.
+fn send(world: &World, index: usize, fd: i32, run: impl Fn(Sqe) -> Option<i32>) -> bool {
+    let mut first = None;
+    for _ in 0..MESSAGES {
+        // One plus the sender's first message, which stands for the sender.
+        let object = first.map_or(u32::MAX, |first: u32| first + 1);
+        let Some(id) = world.shared.open(&Request { object, ..Request::new(Kind::Message, index) }) else {
+            break;
+        };
+        first.get_or_insert(id);
+        let opcode = io_uring_op::IORING_OP_MSG_RING as u8;
+        let off = u64::from(world.tag) << 32 | u64::from(id);
+        match run(Sqe { opcode, fd, off, len: id, user_data: off, ..Sqe::default() }) {
+            Some(0) => {}
+            Some(_) => {
+                world.shared.entry(id).set_state(State::Free);
+                break;
+            }
+            None => return false,
+        }
+    }
+    true
 }
 
 /// Waits for all children.

@@ -257,15 +257,17 @@ impl Generator<'_> {
             82 if self.has("fork") => Act::Exec,
             76..82 if self.has("fork") => {
                 let child = match self.rng.below(3) {
-                    0 => None,
-                    1 => Some(None),
+                    0 => Child::Ends,
+                    1 => Child::OwnRing(self.has("messages").then(|| self.rng.below(rings))),
                     // Requests of a child behind a drain fail when the child ends.
-                    _ => Some((0..rings).find(|&ring| {
-                        let plan = &self.program.rings[ring];
-                        !plan.is_private() && !plan.drains
-                    })),
+                    _ => (0..rings)
+                        .find(|&ring| {
+                            let plan = &self.program.rings[ring];
+                            !plan.is_private() && !plan.drains
+                        })
+                        .map_or(Child::OwnRing(None), Child::Nop),
                 };
-                let stops = child.is_some() && self.has("stops");
+                let stops = !matches!(child, Child::Ends) && self.has("stops");
                 Act::Fork(child, stops.then(|| self.own()))
             }
             _ => Act::Spin(1 + self.rng.below(20) as u32),

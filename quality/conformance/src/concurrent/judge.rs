@@ -23,6 +23,7 @@ pub fn judge(world: &World) {
             world.fail(format!("{what}: request {id} {request:?}, {:?} with {result}", entry.state()));
         };
         if request.kind == Kind::Message {
+            childs_message(world, id as u32, &request, &say);
             continue;
         }
         if entry.state() != State::Done {
@@ -96,6 +97,28 @@ fn drained(world: &World, entry: &Entry, request: &Request, result: i32, say: &d
         if counts && other.submitted.load(Relaxed) < submitted && other.order.load(Relaxed) > order {
             return say(&format!("drained before request {id} {one:?} was complete"));
         }
+    }
+}
+
+/// Judges a message of a child, which must arrive, after those that the child has sent before.
+fn childs_message(world: &World, id: u32, request: &Request, say: &dyn Fn(&str)) {
+    let sender = match request.object {
+        0 => return,
+        u32::MAX => id + 1,
+        sender => sender,
+    };
+    let entry = world.shared.entry(id);
+    if entry.state() != State::Done {
+        return say("a message that a child sent did not come");
+    }
+    let before = (sender..id).map(|other| world.shared.entry(other)).rfind(|other| {
+        let one = other.request();
+        (one.kind, one.object) == (Kind::Message, sender) && other.state() == State::Done
+    });
+    let first = (sender <= id).then(|| world.shared.entry(sender - 1));
+    let earlier = before.or(first).map_or(0, |before| before.order.load(Relaxed));
+    if earlier >= entry.order.load(Relaxed) {
+        say("a message that a child sent later came earlier");
     }
 }
 

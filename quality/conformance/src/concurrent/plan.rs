@@ -84,6 +84,17 @@ pub enum How {
     Many,
 }
 
+/// The work of a child.
+#[derive(Clone, Copy, Debug)]
+pub enum Child {
+    /// None: the child ends immediately.
+    Ends,
+    /// Requests on a ring of its own, among them messages to this ring, if any.
+    OwnRing(Option<usize>),
+    /// A NOP on this ring.
+    Nop(usize),
+}
+
 /// The target of a cancellation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whom {
@@ -236,9 +247,8 @@ pub enum Act {
     Exec,
     /// Close a ring that other threads use.
     CloseRing(usize, bool),
-    /// Fork a child that ends immediately, uses a ring of its own, or pushes a NOP to a ring. It may be stopped at any point,
-    /// until this work on another ring is done.
-    Fork(Option<Option<usize>>, Option<Own>),
+    /// Fork a child. It may be stopped at any point, until this work on another ring is done.
+    Fork(Child, Option<Own>),
     /// Spin for this number of turns.
     Spin(u32),
 }
