@@ -121,23 +121,34 @@ impl<'a> CoreGuard<'a> {
 
     /// Ends the guard of a call. Most calls [owe nothing](leave::owes_nothing): they take none of the steps of `drop`.
     #[inline(always)]
-    pub fn end_call(self) {
-        if self.core.as_ref().is_some_and(leave::owes_nothing) {
-            self.end_quietly();
+    pub fn end_call(mut self) {
+        if self.page.is_none()
+            && let Some(core) = self.core.as_mut()
+            && leave::owes_nothing(core)
+        {
+            leave::end_quietly(core);
+            self.unlock();
         }
     }
 
-    /// Ends the guard of a call that owes nothing.
+    /// Ends the guard of a call that owes nothing. A page that the call has given up is still locked.
     #[inline(always)]
     pub(in crate::ring) fn end_quietly(mut self) {
         if self.page.is_none()
             && let Some(core) = self.core.as_mut()
         {
             leave::end_quietly(core);
-            let this = ManuallyDrop::new(self);
-            // SAFETY: the guard is neither used nor dropped from here on, and its page, `None`, needs no drop.
-            drop(unsafe { core::ptr::read(&this.core) });
+            self.unlock();
         }
+    }
+
+    /// Unlocks the ring, which has no page, and does nothing else.
+    #[inline(always)]
+    fn unlock(self) {
+        debug_assert!(self.page.is_none(), "the lock of a page is the guard's to unlock");
+        let this = ManuallyDrop::new(self);
+        // SAFETY: the guard is neither used nor dropped from here on, and its page, `None`, needs no drop.
+        drop(unsafe { core::ptr::read(&this.core) });
     }
 
     /// Does the same as [`Guard::yield_to_waiters`].
