@@ -521,9 +521,10 @@ fn nothing(cx: &mut Attempt<'_>, fd: Fd, direction: Direction) -> Result<Outcome
         // as eventfd, signalfd and timerfd, refuse buffers that are too short for their data.
         if os::unread(fd).is_err() {
             result = os::read_nothing(fd);
-        } else if os::poll_now(fd, EPOLLIN)? == 0 {
-            let waits = !request.flags.has(Flags::NOWAIT) && !nonblocking::is_wanted(fd);
-            return if waits { Ok(Outcome::Wait(EPOLLIN)) } else { Err(Errno::EAGAIN) };
+        } else if request.flags.has(Flags::NOWAIT) {
+            return Err(Errno::EOPNOTSUPP);
+        } else if !nonblocking::is_wanted(fd) && os::poll_now(fd, EPOLLIN)? == 0 {
+            return Ok(Outcome::Wait(EPOLLIN));
         }
     } else if result == Ok(0) && mode == 0 && !nonblocking::is_wanted(fd) {
         // As in `not_now` for an eventfd: the length of the write does not matter.
@@ -731,13 +732,15 @@ fn not_now(cx: &mut Attempt<'_>, errno: Errno, direction: Direction) -> Result<O
             _ => block_on_storage(cx),
         };
     }
-    if nowait
-        && errno == Errno::EOPNOTSUPP
-        && !nonblocking::is_wanted(fd)
-        && os::identity(fd)?.mode & S_IFMT == 0
-    {
-        // An eventfd: the kernel's own loop over its plain calls cannot promise not to wait.
-        return Err(Errno::EAGAIN);
+    if nowait && errno == Errno::EOPNOTSUPP && os::identity(fd)?.mode & S_IFMT == 0 {
+        if direction == Direction::Read {
+            // inotify and fanotify know no attempts that must not wait.
+            return Err(errno);
+        }
+        if !nonblocking::is_wanted(fd) {
+            // An eventfd: the kernel's own loop over its plain calls cannot promise not to wait.
+            return Err(Errno::EAGAIN);
+        }
     }
     if nowait && !nonblocking::is_wanted(fd) {
         return Err(errno);
@@ -801,10 +804,10 @@ fn without_nowait(cx: &mut Attempt<'_>, direction: Direction) -> Result<Outcome,
         let wanted = memory.length();
         let offset = request.sqe.off;
         let done = plain_call(fd, &request.sqe, |flags| call(direction, fd, &memory, offset, flags));
-        let waits = direction == Direction::Write && !request.flags.has(Flags::NOWAIT);
-        if done == Err(Errno::EAGAIN) && waits && os::identity(fd)?.mode & S_IFMT == 0 {
-            // An eventfd at its limit. The kernel considers it to support non-blocking attempts, so `O_NONBLOCK` does not matter.
-            return Ok(Outcome::Wait(EPOLLOUT));
+        if done == Err(Errno::EAGAIN) && !request.flags.has(Flags::NOWAIT) {
+            // A terminal, an inotify instance, an eventfd at its limit: the kernel considers any file with `O_NONBLOCK` to support
+            // non-blocking attempts, and polls it.
+            return Ok(Outcome::Wait(direction.events()));
         }
         let done = done?;
         return Ok(if done == wanted { whole(cx, done) } else { end(cx, Ok(done)) });

@@ -145,6 +145,35 @@ fn nonblocking_files_wait_all_the_same(mut ring: Ring) -> impl Answer {
     (early, results(&ring.waited(1)), buffer)
 }
 
+/// Terminals and inotify instances know no attempts without blocking, but with `O_NONBLOCK` their reads are tried, and wait like those of
+/// a pipe. Only a read that is told not to wait fails.
+#[both(8, 0)]
+fn nonblocking_terminals_and_watches_wait_all_the_same(mut ring: Ring) -> impl Answer {
+    ends_after(60);
+    let (main, terminal) = terminal();
+    // SAFETY: ours.
+    assert_eq!(unsafe { libc::fcntl(terminal, libc::F_SETFL, libc::O_RDWR | libc::O_NONBLOCK) }, 0);
+    let terminal = File::from(owned(terminal));
+    let watched = nameless(b"");
+    let [blocking, events] = [0, libc::IN_NONBLOCK].map(|flags| inotify(&watched, libc::IN_OPEN, flags));
+    let mut buffers = [[0u8; 16]; 2];
+    let [line, event] = &mut buffers;
+    let mut all = Vec::new();
+    for file in [&terminal, &events, &blocking] {
+        let now = read(file, &mut [0; 16], u64::MAX, 1);
+        all.extend(ring.run(&[Sqe { op_flags: libc::RWF_NOWAIT as u32, ..now }]));
+    }
+    all.extend(ring.run(&[read(&events, &mut [], u64::MAX, 1)]));
+    ring.submit(&[read(&terminal, line, u64::MAX, 1), read(&events, event, u64::MAX, 2)]);
+    all.extend(ring.run(&[nop(3, 0)]));
+    write_to(&main, b"line\n");
+    all.push(ring.wait());
+    drop(File::open(format!("/proc/self/fd/{}", watched.as_raw_fd())).unwrap());
+    all.push(ring.wait());
+    close_number(main);
+    (results(&all), *line)
+}
+
 #[both(16, IORING_SETUP_SUBMIT_ALL)]
 fn rw_flags(mut ring: Ring) -> impl Answer {
     let file = nameless(b"0123456789");
