@@ -425,6 +425,41 @@ fn multishot_messages_carry_address_and_payload(mut ring: Ring) -> impl Answer {
     (all, memory.to_vec())
 }
 
+/// The length that the program's header gives limits the first message only.
+#[both(8, 0)]
+fn a_length_limits_the_first_of_many_messages(mut ring: Ring) -> impl Answer {
+    let (receiver, sender) = udp_connected();
+    let mut memory = [0u8; 192];
+    run(&mut ring, provide(0, 0, &mut memory, 3));
+    let mut vector = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 20 };
+    let mut header: libc::msghdr = zeroed();
+    (header.msg_iov, header.msg_iovlen) = (&raw mut vector, 1);
+    ring.submit(&[messages(&receiver, 0, &header)]);
+    let mut all = Vec::new();
+    for byte in 1..=3 {
+        sender.send(&[byte; 40]).unwrap();
+        all.push(wait(&mut ring));
+    }
+    (all, memory.to_vec())
+}
+
+/// Of a buffer that is used up bit by bit, less is left than a header takes: only the next message ends the request.
+#[both(8, 0)]
+fn multishot_messages_end_for_want_of_room_when_one_comes(mut ring: Ring) -> impl Answer {
+    let (mut a, b) = UnixStream::pair().unwrap();
+    let mut memory = [0u8; 64];
+    let mut buffers = Buffers::of(&ring, 4, 1, INC);
+    buffers.fill(&mut memory, 64, 11, 11);
+    let header: libc::msghdr = zeroed();
+    ring.submit(&[messages(&b, 1, &header)]);
+    a.write_all(&[7; 40]).unwrap();
+    let mut all = vec![wait(&mut ring)];
+    all.extend(ring.run(&[nop(2, 0)]).into_iter().map(plain));
+    a.write_all(&[8]).unwrap();
+    all.push(wait(&mut ring));
+    (all, head(&ring, 1), memory)
+}
+
 #[both(8, 0)]
 fn multishot_messages_need_room_for_their_header(mut ring: Ring) -> impl Answer {
     let (mut a, b) = UnixStream::pair().unwrap();

@@ -129,11 +129,11 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
     }
 }
 
-/// Returns the outcome of an attempt that found no memory to receive into. A multishot request of a stream that has received something
-/// waits if no more is there: the kernel knows that before it selects a buffer.
+/// Returns the outcome of an attempt that found no memory to receive into, or too little for a message's header. A multishot request of
+/// a stream that has received something waits if no more is there: the kernel knows that before it selects a buffer.
 pub fn without_memory(cx: &mut Attempt<'_>, fd: Fd, errno: Errno) -> Outcome {
     let has_received = cx.flags.has(Flags::WOKEN) || cx.progress().rounds > 0;
-    let may_wait = errno == Errno::ENOBUFS
+    let may_wait = matches!(errno, Errno::ENOBUFS | Errno::EFAULT)
         && cx.flags.has(Flags::MULTISHOT)
         && has_received
         && cx.ring.readiness_mut().socket_kind(fd).tells_rest();

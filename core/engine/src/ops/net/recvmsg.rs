@@ -91,7 +91,13 @@ fn receive(cx: &mut Attempt<'_>, fd: Fd) -> Result<Received, Errno> {
     let wanted = request.message().vectors.first().map_or(0, |vector| vector.length as usize);
     if request.flags.has(Flags::MULTISHOT) {
         let span = cx.select_buffer(wanted)?;
-        return receive_into(cx.message(), fd, span);
+        let message = cx.message();
+        let attempt = receive_into(message, fd, span)?;
+        if attempt.result.is_ok() {
+            // As in the kernel, the program's length limits the first message only.
+            message.set_memory(Span { address: 0, length: 0 });
+        }
+        return Ok(attempt);
     }
     let span = cx.select_buffer(wanted)?;
     let message = cx.message();
