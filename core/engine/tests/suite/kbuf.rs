@@ -263,6 +263,23 @@ fn buffers_are_used_up_bit_by_bit(mut ring: Ring) -> impl Answer {
     (all, memory, left)
 }
 
+/// A datagram that is longer than its memory takes so much of an incremental buffer as its completion says, and of the next ones.
+#[both(8, 0)]
+fn a_truncated_datagram_takes_its_whole_length(mut ring: Ring) -> impl Answer {
+    let (a, b) = UnixDatagram::pair().unwrap();
+    let mut memory = [0u8; 80];
+    let mut buffers = Buffers::of(&ring, 8, 1, INC);
+    buffers.fill(&mut memory, 16, 11, 11);
+    let truncating = Sqe { len: 4, op_flags: libc::MSG_TRUNC as u32, ..recv(1, &b, 1) };
+    let bundle = Sqe { ioprio: BUNDLE, ..truncating };
+    let mut all = Vec::new();
+    for (sqe, length) in [(truncating, 10), (recv(1, &b, 1), 3), (truncating, 20), (bundle, 9), (bundle, 3)] {
+        a.send(&vec![length as u8; length]).unwrap();
+        all.push((run(&mut ring, sqe), head(&ring, 1)));
+    }
+    (all, memory)
+}
+
 /// True if the kernel that is asked knows how little may be left in a buffer (`min_left`, from Linux 7.1 and in newer stable
 /// kernels). That of the record does.
 fn kernel_knows_min_left() -> bool {

@@ -285,7 +285,6 @@ fn receive_bundle(cx: &mut Attempt<'_>, fd: Fd) -> Result<Received, Errno> {
     let mut truncated = false;
     let result = receive_vectors(fd, &mut vectors, flags, &mut truncated);
     let asked = vectors.iter().map(|vector| vector.length as usize).sum();
-    let used = result.map_or(0, |count| count.min(asked));
     if let [only] = vectors[..] {
         let transfer = cx.transfer();
         transfer.address = only.base;
@@ -294,8 +293,7 @@ fn receive_bundle(cx: &mut Attempt<'_>, fd: Fd) -> Result<Received, Errno> {
     Ok(Received {
         result,
         asked,
-        used,
-        buffers: covering(&vectors, used),
+        buffers: covering(&vectors, result.unwrap_or(0)),
         reported: result.unwrap_or(0),
         truncated,
         may_retry: vectors.len() == 1,
@@ -395,11 +393,10 @@ pub struct Received {
     pub result: Result<usize, Errno>,
     /// The size of the memory in bytes.
     pub asked: usize,
-    /// The number of bytes of provided buffers that were used.
-    pub used: usize,
     /// The number of provided buffers that were used.
     pub buffers: u16,
-    /// The count that the CQE reports.
+    /// The count that the CQE reports. So many bytes of incremental buffers are used, even if a datagram was longer than its memory
+    /// (`MSG_TRUNC`): the program finds the next data by adding up what CQEs report.
     pub reported: usize,
     /// Data or control messages were truncated.
     pub truncated: bool,
@@ -413,7 +410,6 @@ impl Received {
         Received {
             result,
             asked,
-            used: result.map_or(0, |count| count.min(asked)),
             buffers: 1,
             reported: result.unwrap_or(0),
             truncated: false,
@@ -478,7 +474,7 @@ pub fn conclude(cx: &mut Attempt<'_>, fd: Fd, attempt: Received) -> Next {
     // A peek consumes nothing.
     let asked = if progress.flags & MSG_PEEK != 0 { count } else { attempt.asked };
     let more = if emptied { 0 } else { more_waits(cx.ring, fd, count, asked) };
-    let flags = more | cx.use_buffers(attempt.used, attempt.buffers);
+    let flags = more | cx.use_buffers(attempt.reported, attempt.buffers);
     let request = cx.request_mut();
     if !request.flags.has(Flags::MULTISHOT) {
         request.cqe_flags |= flags;

@@ -122,7 +122,6 @@ fn receive_single(message: &mut Message, fd: Fd) -> Received {
     Received {
         result,
         asked,
-        used: result.map_or(0, |count| count.min(asked)),
         buffers: 1,
         reported: result.unwrap_or(0),
         truncated: header.msg_flags & (MSG_TRUNC | MSG_CTRUNC) != 0,
@@ -170,13 +169,5 @@ fn receive_into(message: &mut Message, fd: Fd, span: Span) -> Result<Received, E
             result = Err(errno);
         }
     }
-    Ok(Received {
-        result,
-        asked: payload,
-        used: reported,
-        buffers: 1,
-        reported,
-        truncated: false,
-        may_retry: false,
-    })
+    Ok(Received { result, asked: payload, buffers: 1, reported, truncated: false, may_retry: false })
 }
