@@ -27,7 +27,7 @@ use crate::feature::zero_copy_send::ops as zero_copy;
 use crate::request::field::FIRST_PRIVATE;
 use crate::request::op::Op;
 use crate::request::version::Version;
-use crate::ring::row::{Row, Table};
+use crate::ring::row::{Row, Steps, Table};
 
 /// The number of the kernel's operations: as many as its newest version has.
 pub const COUNT: usize = Version::NEWEST.abi().operations as usize;
@@ -105,16 +105,18 @@ pub const ROWS: &[Row] = &[
 /// The number of rows in the table.
 pub const TOTAL: usize = ROWS.len();
 
+static STEPS: Steps = Steps::of(ROWS);
+
 /// The op table.
-pub static TABLE: Table = Table::new(ROWS);
+pub static TABLE: Table = Table::new(&STEPS);
 
 const _: () = assert!(TABLE.row(&Op::unknown()).op.is_unknown(), "what is unknown has no steps");
 
 /// The tables of older kernel versions, with fewer of the kernel's operations.
 static OLDER: [Table; 3] = [
-    Table::up_to(ROWS, Version::PLAYED[0].abi().operations as usize),
-    Table::up_to(ROWS, Version::PLAYED[1].abi().operations as usize),
-    Table::up_to(ROWS, Version::PLAYED[2].abi().operations as usize),
+    Table::up_to(&STEPS, Version::PLAYED[0].abi().operations),
+    Table::up_to(&STEPS, Version::PLAYED[1].abi().operations),
+    Table::up_to(&STEPS, Version::PLAYED[2].abi().operations),
 ];
 
 /// Returns the table of a version, in place of the newest table. A table of the front end's own is returned as it is.

@@ -190,7 +190,7 @@ impl Core {
             setup_flags & IORING_SETUP_SINGLE_ISSUER != 0 && setup_flags & IORING_SETUP_R_DISABLED == 0;
         let submitter = if owned { Submitter::Thread(host::thread_identity()) } else { Submitter::Unknown };
         Core {
-            identity: Identity { ring, serial, setup_flags, table },
+            identity: Identity { ring, serial, setup_flags, table: *table },
             life: Life::begin(),
             queues: Queues::new(memory, setup_flags),
             requests: Slab::default(),

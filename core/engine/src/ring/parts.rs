@@ -39,7 +39,7 @@ pub struct Identity {
     /// `IORING_SETUP_*`. ENABLE_RINGS clears R_DISABLED.
     pub setup_flags: u32,
     /// The op table of the ring.
-    pub table: &'static Table,
+    pub table: Table,
 }
 
 /// The deadlines of a ring.

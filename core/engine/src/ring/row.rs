@@ -269,13 +269,19 @@ pub fn issue_controls(_: &mut Attempt<'_>) -> Outcome {
     Outcome::Control
 }
 
-/// The rows, found by their opcodes.
-pub struct Table {
+/// The rows, found by their opcodes, whether a program may name them or not. Tables share it: each of its pointers costs time at the start of
+/// every process that loads the engine.
+pub struct Steps {
     rows: &'static [Row],
-    /// The rows of the operations that a program may name.
-    named: [&'static Row; 256],
-    /// The steps of every operation, whether a program may name it or not.
-    steps: [&'static Row; 256],
+    by_code: [&'static Row; 256],
+}
+
+/// The rows that a program may name.
+#[derive(Clone, Copy)]
+pub struct Table {
+    steps: &'static Steps,
+    /// The kernel's operations have numbers less than this one.
+    operations: u8,
 }
 
 /// The row of opcodes that no operation has.
@@ -299,53 +305,59 @@ pub static LATE: Row = Row::numbered(field::LATE, "LATE", Caps::NONE, prep_nothi
     .disarm(|_| false)
     .expire(Expiry::Control(Core::comes_now));
 
-impl Table {
-    /// Makes the table of these rows.
+impl Steps {
+    /// Makes the steps of these rows.
     ///
     /// # Panics
     /// If two rows have the same opcode: at compile time, for a static.
-    pub const fn new(rows: &'static [Row]) -> Table {
-        Table::up_to(rows, FIRST_PRIVATE as usize)
-    }
-
-    /// Makes the table of the kernel's operations whose numbers are less than `operations`, and of all private ones.
-    ///
-    /// # Panics
-    /// If two rows have the same opcode.
-    pub const fn up_to(rows: &'static [Row], operations: usize) -> Table {
-        let mut steps = [&UNKNOWN; 256];
-        steps[NOTIFICATION.op.code as usize] = &NOTIFICATION;
-        steps[HELD.op.code as usize] = &HELD;
-        steps[LATE.op.code as usize] = &LATE;
-        let mut named = [&UNKNOWN; 256];
+    pub const fn of(rows: &'static [Row]) -> Steps {
+        let mut by_code = [&UNKNOWN; 256];
+        by_code[NOTIFICATION.op.code as usize] = &NOTIFICATION;
+        by_code[HELD.op.code as usize] = &HELD;
+        by_code[LATE.op.code as usize] = &LATE;
         let mut place = 0;
         while place < rows.len() {
             let code = rows[place].op.code as usize;
             assert!(code < FIRST_HIDDEN as usize, "the last numbers are the engine's own");
-            assert!(steps[code].op.is_unknown(), "an opcode has one row");
-            steps[code] = &rows[place];
-            if code < operations || code >= FIRST_PRIVATE as usize {
-                named[code] = &rows[place];
-            }
+            assert!(by_code[code].op.is_unknown(), "an opcode has one row");
+            by_code[code] = &rows[place];
             place += 1;
         }
-        Table { rows, named, steps }
+        Steps { rows, by_code }
+    }
+}
+
+impl Table {
+    /// Makes the table of all rows with these steps.
+    pub const fn new(steps: &'static Steps) -> Table {
+        Table::up_to(steps, FIRST_PRIVATE)
+    }
+
+    /// Makes the table of the kernel's operations whose numbers are less than `operations`, and of all private ones.
+    pub const fn up_to(steps: &'static Steps, operations: u8) -> Table {
+        Table { steps, operations }
     }
 
     /// Returns the row of an opcode; that of an unknown operation for numbers that a program may not name.
     #[inline(always)]
     pub const fn lookup(&self, code: u8) -> &'static Row {
-        self.named[code as usize]
+        if code < self.operations { self.steps.by_code[code as usize] } else { self.lookup_beyond(code) }
+    }
+
+    #[cold]
+    const fn lookup_beyond(&self, code: u8) -> &'static Row {
+        let is_private = code >= FIRST_PRIVATE && code < FIRST_HIDDEN;
+        if is_private { self.steps.by_code[code as usize] } else { &UNKNOWN }
     }
 
     /// Returns the row of an operation.
     #[inline(always)]
     pub const fn row(&self, op: &Op) -> &'static Row {
-        self.steps[op.code as usize]
+        self.steps.by_code[op.code as usize]
     }
 
     /// Returns all rows.
     pub const fn rows(&self) -> &'static [Row] {
-        self.rows
+        self.steps.rows
     }
 }

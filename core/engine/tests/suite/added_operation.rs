@@ -4,7 +4,7 @@
 use crate::common::prelude::*;
 use anyring_engine::ops;
 
-use anyring_engine::ring::row::{Row, Table};
+use anyring_engine::ring::row::{Row, Steps, Table};
 
 /// The file of the operation. In the engine it would be `src/ops/sum.rs`.
 mod sum {
@@ -47,7 +47,8 @@ static ROWS: [Row; ops::TOTAL + 1] = {
     rows
 };
 
-static TABLE: Table = Table::new(&ROWS);
+static STEPS: Steps = Steps::of(&ROWS);
+static TABLE: Table = Table::new(&STEPS);
 
 fn ring() -> Ring {
     // Which installs the front end of the tests.
