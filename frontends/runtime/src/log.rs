@@ -200,11 +200,11 @@ pub(crate) fn keep_descriptor() {
 
 /// Closes the duplicate in a child of `fork`, if the child will write no line.
 pub(crate) fn forked() {
-    if process::is_silent() {
-        let aside = ASIDE.swap(-1, Ordering::Relaxed);
-        if aside >= 0 {
-            sys::close(aside);
-        }
+    // As a rule there is none: a page that is only read is not copied.
+    let aside = ASIDE.load(Ordering::Relaxed);
+    if aside >= 0 && process::is_silent() {
+        ASIDE.store(-1, Ordering::Relaxed);
+        sys::close(aside);
     }
 }
 

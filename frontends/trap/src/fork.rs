@@ -19,8 +19,10 @@ pub fn watch() {
     if let Ok(page) = usize::try_from(page)
         && sys::wipe_on_fork(page, PAGE)
     {
-        MARK.store(page as *mut AtomicBool, Ordering::Relaxed);
-        renew_mark();
+        let mark = page as *mut AtomicBool;
+        // SAFETY: in the new page. A load of it first would cost a page fault more.
+        unsafe { mark.write(AtomicBool::new(true)) };
+        MARK.store(mark, Ordering::Relaxed);
     }
 }
 
@@ -41,7 +43,11 @@ pub fn notice() {
 
 /// Adjusts the state in a child of `fork`.
 pub fn forked() {
-    renew_mark();
+    // Not by [`renew_mark`], whose load costs a page fault more.
+    // SAFETY: null, or a page that stays mapped.
+    if let Some(mark) = unsafe { MARK.load(Ordering::Relaxed).as_ref() } {
+        mark.store(true, Ordering::Relaxed);
+    }
     signals::forked();
     handlers::forked();
     process::forked();

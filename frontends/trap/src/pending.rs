@@ -154,6 +154,10 @@ impl Waiter {
         }
     }
 
+    fn is_reset(&self) -> bool {
+        self.entry.load(Ordering::SeqCst) == 0 && self.wakers.load(Ordering::SeqCst) == 0
+    }
+
     /// Frees the place in a child of `fork`, in which no other thread runs.
     fn reset(&self) {
         self.entry.store(0, Ordering::SeqCst);
@@ -171,11 +175,16 @@ fn take(signals: u64, blocked: &Blocked) -> Option<(u32, Information)> {
     of(signals).find_map(|pending| Some((pending.signal, pending.take(blocked)?)))
 }
 
-/// Resets the state in a child of `fork`, which has no pending signals.
+/// Resets the state in a child of `fork`, which has no pending signals. As a rule nothing changes: a page that is only read is not copied.
 pub fn forked() {
-    PENDING.iter().for_each(|pending| pending.end(NONE));
-    WAITERS.iter().for_each(Waiter::reset);
-    MAIN_HAS_ENDED.store(false, Ordering::Relaxed);
+    PENDING
+        .iter()
+        .filter(|pending| pending.state.load(Ordering::SeqCst) != NONE)
+        .for_each(|pending| pending.end(NONE));
+    WAITERS.iter().filter(|waiter| !waiter.is_reset()).for_each(Waiter::reset);
+    if MAIN_HAS_ENDED.load(Ordering::Relaxed) {
+        MAIN_HAS_ENDED.store(false, Ordering::Relaxed);
+    }
 }
 
 /// Keeps a signal of [`OWN`], and wakes the threads that wait for it; returns true if any does.

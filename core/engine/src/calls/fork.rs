@@ -116,19 +116,24 @@ pub fn forked() {
     // SAFETY: the caller says that this thread is the only one of the process.
     unsafe {
         HELD.reset();
-        waits::forked();
         nonblocking::forked();
-        unseen::forked();
-        let rings = core::mem::take(&mut *HELD.lock());
-        family::born(!rings.is_empty());
-        credentials::forked();
         threads::forked();
-        pool::forked();
-        reporter::forked();
-        reactor::forked();
         registry::forked();
-        lifetime::forked();
-        trace::forked();
+        let rings = core::mem::take(&mut *HELD.lock());
+        // Most programs never make a call, and each page that a child touches costs it as much as some system calls.
+        if identity::is_entered() {
+            waits::forked();
+            unseen::forked();
+            family::born(!rings.is_empty());
+            credentials::forked();
+            pool::forked();
+            reporter::forked();
+            reactor::forked();
+            lifetime::forked();
+        }
+        if trace::is_on() {
+            trace::forked();
+        }
         chaos::forked();
         ring_fds::register::forked();
     }

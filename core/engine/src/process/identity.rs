@@ -1,6 +1,6 @@
 //! Which process the engine's memory belongs to, and whether this process has had a ring.
 
-use crate::os::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::os::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::os;
 use crate::process::credentials;
@@ -13,6 +13,9 @@ static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 /// A word that is 1 in the process that set it up and 0 in a child after `fork`.
 static FORK_MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+
+/// A call has begun in this process, or in one that it descends from by `fork`.
+static ENTERED: AtomicBool = AtomicBool::new(false);
 
 /// True in the process that owns the memory, not in a `vfork` child, which shares it: what the child closes stays open in the parent.
 pub fn is_own() -> bool {
@@ -37,6 +40,11 @@ pub fn count_ring() {
     }
 }
 
+/// True if a call may have changed anything that a child of `fork` has to reset.
+pub fn is_entered() -> bool {
+    ENTERED.load(Ordering::Relaxed)
+}
+
 /// True if this process is a child whose `fork` was not announced. Checked first in every call. No other
 /// thread of the child can be in the engine: a child begins with one thread, and this is its first call.
 pub fn is_unannounced() -> bool {
@@ -53,6 +61,9 @@ pub fn is_unannounced() -> bool {
 
 #[cold]
 fn set_fork_mark() {
+    ENTERED.store(true, Ordering::Relaxed);
+    // Pairs with the `fork` of another thread, which copies memory: no lock that the call takes is copied without the note.
+    fence(Ordering::SeqCst);
     let Ok(page) = os::map_wiped_on_fork(4096) else { return };
     let mark = page.cast::<AtomicU32>();
     // SAFETY: a fresh page of ours.
@@ -63,11 +74,12 @@ fn set_fork_mark() {
 
 /// Makes the engine's memory this process's own, in a child after `fork`.
 pub fn announce() {
+    // First: a load would cost a page fault more.
+    PROCESS.store(os::getpid(), Ordering::Relaxed);
     // SAFETY: the page is mapped for good.
     if let Some(mark) = unsafe { FORK_MARK.load(Ordering::Acquire).as_ref() } {
         mark.store(1, Ordering::Relaxed);
     }
-    PROCESS.store(os::getpid(), Ordering::Relaxed);
 }
 
 /// Resets the state for the next schedule of a simulation.

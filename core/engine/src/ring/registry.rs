@@ -345,6 +345,7 @@ pub fn give_back(ring: &'static Ring) {
 ///
 /// # Safety
 /// No other thread of this process may use the table.
+#[inline]
 pub unsafe fn forked() {
     // SAFETY: passed on to the caller.
     unsafe {

@@ -90,3 +90,17 @@ fn a_ring_is_no_file_of_the_program() {
         set == 0 && fd >= 0 && after.rlim_cur == 1 << 17
     }));
 }
+
+/// At a fork, other threads of a process without a ring announce forks, too: no lock that they hold then is held in the child for ever.
+#[test]
+fn children_of_threads_that_fork_at_once_fork_and_make_rings() {
+    install();
+    let makes_a_ring = || works(&mut Ring::new(Engine::User, 8, 0));
+    let fork = || {
+        for _ in 0..10 {
+            let own = child(|| ended(child(makes_a_ring)) == 0 && makes_a_ring());
+            assert_eq!(ended(own), 0);
+        }
+    };
+    std::thread::scope(|scope| (0..4).for_each(|_| _ = scope.spawn(fork)));
+}

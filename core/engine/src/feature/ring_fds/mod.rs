@@ -172,6 +172,7 @@ pub fn put(own: Fd, places: core::ops::Range<usize>) -> Result<u32, Errno> {
 ///
 /// # Safety
 /// No other thread of this process may use the list.
+#[inline]
 pub unsafe fn forked() -> Vec<Fd> {
     // SAFETY: passed on to the caller.
     unsafe { CHANGES.reset() };

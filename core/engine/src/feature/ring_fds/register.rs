@@ -30,6 +30,7 @@ pub fn thread_ends() {
 ///
 /// # Safety
 /// No other thread of this process may use the list, and the rings must have been reset.
+#[inline]
 pub unsafe fn forked() {
     // SAFETY: passed on to the caller.
     release(unsafe { ring_fds::forked() });
