@@ -361,15 +361,28 @@ fn number(digits: &[u8]) -> Option<i32> {
 /// As for [`read`].
 pub unsafe fn variable<'a>(environment: *const *const c_char, name: &str) -> Option<&'a CStr> {
     // SAFETY: the caller's promise.
-    unsafe { starts(environment) }.find_map(|entry| {
-        // The environment may have many and long entries: each is read only up to the first difference.
-        let begins = name.bytes().chain(core::iter::once(b'=')).enumerate().all(|(at, byte)| {
+    let entry = unsafe { entry(environment, name.bytes().chain(core::iter::once(b'='))) }?;
+    // SAFETY: the rest of a C string is a C string.
+    Some(unsafe { CStr::from_ptr(entry.as_ptr().add(name.len() + 1)) })
+}
+
+/// Returns the first string of an environment that begins with these bytes.
+///
+/// # Safety
+/// As for [`read`].
+pub unsafe fn entry<'a>(
+    environment: *const *const c_char,
+    beginning: impl Iterator<Item = u8> + Clone,
+) -> Option<&'a CStr> {
+    // The environment may have many and long entries: each is read only up to the first difference.
+    let begins = |entry: &*const c_char| {
+        beginning.clone().enumerate().all(|(at, byte)| {
             // SAFETY: the byte is within the string or its end, because no byte before was the end.
             unsafe { entry.add(at).cast::<u8>().read() == byte }
-        });
-        // SAFETY: the rest of a C string is a C string.
-        begins.then(|| unsafe { CStr::from_ptr(entry.add(name.len() + 1)) })
-    })
+        })
+    };
+    // SAFETY: the caller's promise; entries are strings.
+    unsafe { starts(environment).find(begins).map(|entry| CStr::from_ptr(entry)) }
 }
 
 /// Returns the strings of an environment.

@@ -51,8 +51,7 @@ const COMMAND: usize = 4;
 pub unsafe fn remember(environment: Strings) {
     for (kept, name) in KEPT.iter().zip(NAMES) {
         // SAFETY: the caller's promise.
-        let entry = unsafe { entries(environment) }.find(|entry| entry.to_bytes().starts_with(name));
-        if let Some(entry) = entry {
+        if let Some(entry) = unsafe { config::entry(environment, name.iter().copied()) } {
             kept.store(copy(entry), Ordering::Release);
         }
     }

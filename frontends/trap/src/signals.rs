@@ -190,7 +190,10 @@ pub fn install(trap: Handler) -> Result<(), isize> {
             return Err(result);
         }
         ENTRIES[signal as usize].store(&old);
-        follow(signal as usize, &old);
+        // As a rule the program has no handler yet, and the action that was set is right.
+        if old.handler > IGNORE {
+            follow(signal as usize, &old);
+        }
     }
     // A thread that inherited a blocked SIGSYS would die at its first trap.
     sys::unblock_signals(OWN);

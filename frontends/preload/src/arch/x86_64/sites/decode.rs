@@ -20,14 +20,17 @@ const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// Calls `found` with the offset and length of each site in `bytes` that makes one of the three calls, or has a number that `is_taken`.
 pub fn for_each_site(bytes: &[u8], is_taken: impl Fn(u32) -> bool, mut found: impl FnMut(usize, usize)) {
     let is_taken = |number| is_ring_call(number) || is_taken(number);
-    for_each_byte(bytes, MOVE_OPCODE, |start| {
-        if let Some(length) = site_at(bytes, start, is_taken) {
-            found(start, length);
+    // Each process that loads the library reads its program's code here, and most code has no call: the search is for the rarer byte.
+    for_each_byte(bytes, SYSCALL[1], |second| {
+        let Some(call) = second.checked_sub(1).filter(|&call| bytes[call] == SYSCALL[0]) else { return };
+        let Some(last) = call.checked_sub(MOVE) else { return };
+        for start in last.saturating_sub(BETWEEN)..=last {
+            let length = call + SYSCALL.len() - start;
+            if site_at(bytes, start, is_taken) == Some(length) {
+                found(start, length);
+            }
         }
-    });
-    for_each_byte(bytes, SYSCALL[0], |call| {
-        if bytes.get(call + 1) == Some(&SYSCALL[1])
-            && let Some((start, register)) = held_before(bytes, call)
+        if let Some((start, register)) = held_before(bytes, call)
             && is_given_number(bytes, start, register)
         {
             found(start, call + SYSCALL.len() - start);
@@ -489,7 +492,7 @@ mod tests {
     fn a_site_that_pushes() {
         let setup = [
             0x41, 0x54, 0xb8, 0xa9, 1, 0, 0, 0x55, 0x53, 0x48, 0x89, 0xf3, 0x48, 0x89, 0xd6, 0x0f, 0x05,
-            0x85, 0xc0,
+            0x85, 0xc0, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90,
         ];
         let mut found = Vec::new();
         for_each_site(&setup, |_| false, |start, length| found.push((start, length)));
