@@ -195,6 +195,9 @@ struct Elf {
 impl Elf {
     /// Reads the headers. The error is the kind of a file that cannot be executed here.
     fn read(file: &File, head: &[u8]) -> Result<Self, Kind> {
+        const HEADER: usize = 56;
+        // Most programs have fewer headers, which one call reads.
+        const MOST: usize = 16;
         let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
         let machine = half(18);
         let is_64_bit = head[4] == 2;
@@ -205,17 +208,25 @@ impl Elf {
         let segments = Segments { all: [(0, 0, 0); MOST_SEGMENTS], count: 0 };
         let mut elf =
             Self { interpreter: None, dynamic: None, segments, is_shared_object: half(16) == ET_DYN };
-        for index in 0..count {
-            let mut header = [0; 56];
-            if sys::read_at(file.0, &mut header, start.wrapping_add(index * size)) != header.len() as isize {
+        if size != HEADER as u64 {
+            // As in the kernel.
+            return Err(Kind::Unknown);
+        }
+        let mut headers = [0; MOST * HEADER];
+        for first in (0..count).step_by(MOST) {
+            let wanted = MOST.min((count - first) as usize) * HEADER;
+            let headers = &mut headers[..wanted];
+            if sys::read_at(file.0, headers, start.wrapping_add(first * size)) != wanted as isize {
                 return Err(Kind::Unknown);
             }
-            let (offset, length) = (long(&header, 8), long(&header, 32));
-            match u32::from_le_bytes([header[0], header[1], header[2], header[3]]) {
-                PT_INTERP => elf.interpreter = Some((offset, length)),
-                PT_DYNAMIC => elf.dynamic = Some((offset, length)),
-                PT_LOAD => elf.segments.push((offset, long(&header, 16), length)),
-                _ => {}
+            for header in headers.chunks_exact(HEADER) {
+                let (offset, length) = (long(header, 8), long(header, 32));
+                match u32::from_le_bytes([header[0], header[1], header[2], header[3]]) {
+                    PT_INTERP => elf.interpreter = Some((offset, length)),
+                    PT_DYNAMIC => elf.dynamic = Some((offset, length)),
+                    PT_LOAD => elf.segments.push((offset, long(header, 16), length)),
+                    _ => {}
+                }
             }
         }
         Ok(elf)
@@ -286,23 +297,24 @@ impl Elf {
         const DT_NULL: u64 = 0;
         const DT_NEEDED: u64 = 1;
         const DT_STRTAB: u64 = 5;
-        let mut strings = None;
+        let (mut strings, mut needed) = (None, Vec::new());
         self.entries(file, |tag, value| {
-            if tag == DT_STRTAB {
-                strings = self.segments.offset(value);
+            match tag {
+                DT_STRTAB => strings = strings.or_else(|| self.segments.offset(value)),
+                DT_NEEDED => needed.push(value),
+                _ => {}
             }
-            tag != DT_NULL && strings.is_none()
+            tag != DT_NULL
         });
-        self.entries(file, |tag, value| {
-            if tag != DT_NEEDED {
-                return tag != DT_NULL;
-            }
+        for value in needed {
             let mut name = [0; NAME];
             if let Some(place) = strings {
                 sys::read_at(file.0, &mut name, place.wrapping_add(value));
             }
-            shown(&name)
-        });
+            if !shown(&name) {
+                return;
+            }
+        }
     }
 
     /// Calls `shown` with the tag and value of each entry of the dynamic section, until `shown` returns false.
