@@ -238,8 +238,9 @@ impl Path {
     ///
     /// # Errors
     /// `ENAMETOOLONG`, `EFAULT`.
-    pub fn reread(self, address: u64) -> Result<Path, Errno> {
-        self.reread_up_to(address, Path::MOST)
+    #[inline]
+    pub fn reread(mut self, address: u64) -> Result<Path, Errno> {
+        self.fill(address, Path::MOST).map(|()| self)
     }
 
     /// Returns the path without the terminating zero.
@@ -252,26 +253,27 @@ impl Path {
     /// # Errors
     /// `ENAMETOOLONG`, `EFAULT`.
     pub fn read_up_to(address: u64, most: usize) -> Result<Path, Errno> {
-        Path::default().reread_up_to(address, most)
+        let mut path = Path::default();
+        path.fill(address, most).map(|()| path)
     }
 
-    fn reread_up_to(self, address: u64, most: usize) -> Result<Path, Errno> {
+    fn fill(&mut self, address: u64, most: usize) -> Result<(), Errno> {
         // Short strings are copied in one piece if possible.
         const PIECE: usize = 128;
-        let Path { mut bytes } = self;
+        let bytes = &mut self.bytes;
         bytes.clear();
         loop {
-            let at = address.wrapping_add(bytes.len() as u64);
-            let length = PIECE.min(string_piece(at)).min(most - bytes.len());
+            let before = bytes.len();
+            let at = address.wrapping_add(before as u64);
+            let length = PIECE.min(string_piece(at)).min(most - before);
             if length == 0 {
                 return Err(Errno::ENAMETOOLONG);
             }
-            let before = bytes.len();
             bytes.try_reserve(PIECE).map_err(|_| Errno::ENOMEM)?;
-            append(&mut bytes, at, length)?;
+            append(bytes, at, length)?;
             if let Some(end) = first_zero(&bytes[before..]) {
                 bytes.truncate(before + end + 1);
-                return Ok(Path { bytes });
+                return Ok(());
             }
         }
     }

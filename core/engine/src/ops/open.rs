@@ -186,23 +186,23 @@ fn prep_open(cx: &mut Attempt<'_>, how: open_how, strict: bool) -> Result<(), Er
 fn issue_open(cx: &mut Attempt<'_>) -> Outcome {
     let request = cx.request();
     let OpData::Open(open) = &request.data else { return Outcome::Block };
-    let (directory, slot) = (request.sqe.fd, request.sqe.file_index);
     // If only caches may be used, no file system is waited for.
     let outcome = if mounts::are_any_far() && open.how.resolve & RESOLVE_CACHED == 0 {
-        paths::issue_at(&[(directory, &open.path)])
+        paths::issue_at(&[(request.sqe.fd, &open.path)])
     } else {
         Outcome::Block
     };
     // A later request of this submission may name the slot.
-    if open.in_slot
-        && !open.patient
-        && outcome == Outcome::Block
-        && let Ok(fd) = open.open_cached(directory)
-    {
-        let status = open.may_wait().then(|| open.status());
-        return cx.ring.install_fresh(fd, status, slot).into();
-    }
-    outcome
+    if open.in_slot && !open.patient && outcome == Outcome::Block { issue_into_slot(cx) } else { outcome }
+}
+
+/// Opens a cached file, and puts it into its slot.
+fn issue_into_slot(cx: &mut Attempt<'_>) -> Outcome {
+    let OpData::Open(open) = &cx.data else { return Outcome::Block };
+    let Ok(fd) = open.open_cached(cx.sqe.fd) else { return Outcome::Block };
+    let status = open.may_wait().then(|| open.status());
+    let slot = cx.sqe.file_index;
+    cx.ring.install_fresh(fd, status, slot).into()
 }
 
 /// Opens only from caches, without asking a file system.

@@ -292,8 +292,11 @@ impl Memory<'_> {
     }
 
     fn length(&self) -> usize {
-        // The sum cannot overflow: it was limited when the request was checked.
-        self.vectors().iter().map(|vector| vector.length as usize).sum()
+        match self {
+            Memory::One(vector) => vector.length as usize,
+            // The sum cannot overflow: it was limited when the request was checked.
+            Memory::Many(vectors) => vectors.iter().map(|vector| vector.length as usize).sum(),
+        }
     }
 }
 
@@ -823,17 +826,21 @@ fn without_nowait(cx: &mut Attempt<'_>, direction: Direction) -> Result<Outcome,
 }
 
 fn block(work: &mut Work, direction: Direction) -> Result<usize, Errno> {
+    if direction == Direction::Write && os::limits::were_sizes_limited() {
+        // The kernel's worker threads, which do writes that block, get no SIGXFSZ.
+        return os::without_size_signal(|| transfer(work, direction));
+    }
+    transfer(work, direction)
+}
+
+#[inline(always)]
+fn transfer(work: &Work, direction: Direction) -> Result<usize, Errno> {
     let memory = Memory::of(&work.sqe, &work.data);
-    let (writes, offset) = (direction == Direction::Write, work.sqe.off);
     // SAFETY: the request names this memory; the kernel checks that it is mapped.
     let call = |number, arguments| unsafe { work.call(number, arguments) };
-    let transfer = || {
-        plain_call(work.fd, &work.sqe, |flags| {
-            os::transfer_by(call, writes, work.fd, memory.vectors(), offset, flags)
-        })
-    };
-    // The kernel's worker threads, which do writes that block, get no SIGXFSZ.
-    if writes && os::limits::were_sizes_limited() { os::without_size_signal(transfer) } else { transfer() }
+    plain_call(work.fd, &work.sqe, |flags| {
+        os::transfer_by(call, direction == Direction::Write, work.fd, memory.vectors(), work.sqe.off, flags)
+    })
 }
 
 fn finish(cx: &mut Attempt<'_>, result: Result<usize, Errno>, direction: Direction) -> Outcome {

@@ -13,7 +13,7 @@ use crate::queue::Cqe;
 use crate::request::op::{Caps, Op};
 use crate::request::{FileHold, Flags, RequestId};
 use crate::ring::Core;
-use crate::ring::row::{Outcome, Quick, Tried};
+use crate::ring::row::{Outcome, Quick, Row, Tried};
 
 impl Core {
     /// Submits the SQE at `index` the short way, with the one linked behind it if that is the only link. False if
@@ -34,7 +34,9 @@ impl Core {
             return false;
         }
         let Some(quick) = &row.quick else {
-            return !flags.has(Flags::LINK) && !row.caps.has(Caps::WIDE) && self.submit_alone(index, first);
+            return !flags.has(Flags::LINK)
+                && !row.caps.has(Caps::WIDE)
+                && self.submit_alone(row, index, first);
         };
         if self.work().closes_any() {
             return false;
@@ -66,18 +68,23 @@ impl Core {
     /// Submits the SQE at `index`, whose first word is `first`, as a request that has to respect no other one. False if the ordinary way is
     /// needed.
     #[inline(always)]
-    fn submit_alone(&mut self, index: u32, first: u64) -> bool {
-        let Some(id) = self.insert_prepared(index, first) else { return false };
-        self.issue(id);
+    fn submit_alone(&mut self, row: &'static Row, index: u32, first: u64) -> bool {
+        let Some(id) = self.insert_prepared(row, index, first) else { return false };
+        // The calling thread has the common credentials.
+        if self[id].whose == Whose::Common {
+            self.issue_here(id, row)
+        } else {
+            self.issue(id)
+        }
         true
     }
 
     /// Makes and prepares a request for the SQE at `index`. `None` if that fails, or if the SQE's first word is not `first` any more: the
-    /// program may have changed it since it was checked.
+    /// program may have changed it since `row` was found by it.
     #[inline(always)]
-    fn insert_prepared(&mut self, index: u32, first: u64) -> Option<RequestId> {
-        let id = self.insert_request(index).ok()?;
-        if self[id].sqe.first_word() == first && self.initialise_alone(id).is_ok() {
+    fn insert_prepared(&mut self, row: &'static Row, index: u32, first: u64) -> Option<RequestId> {
+        let id = self.insert_request(index, Some(row)).ok()?;
+        if self[id].sqe.first_word() == first && self.initialise_alone(id, row).is_ok() {
             return Some(id);
         }
         self.requests_mut().remove(id);
@@ -115,11 +122,11 @@ impl Core {
         let first = self.queues().memory.first_word(index);
         let [opcode, flags, ..] = first.to_ne_bytes();
         // LINK_TIMEOUT needs a request to watch.
-        let caps = self.identity().table.lookup(opcode).caps;
-        if flags != 0 || !caps.has(Caps::FILE.with(Caps::AT_ONCE)) || caps.has(Caps::WIDE) {
+        let row = self.identity().table.lookup(opcode);
+        if flags != 0 || !row.caps.has(Caps::FILE.with(Caps::AT_ONCE)) || row.caps.has(Caps::WIDE) {
             return None;
         }
-        self.insert_prepared(index, first)
+        self.insert_prepared(row, index, first)
     }
 
     /// True if no request of a submission has to be checked for what holds for the whole ring.
@@ -196,7 +203,8 @@ impl Core {
     pub(super) fn prepare(&mut self, id: RequestId) -> Result<(), Errno> {
         let request = &mut self[id];
         request.flags.clear(Flags::UNPREPARED);
-        self.prep(id)
+        let row = self.row(id);
+        self.prep(id, row)
     }
 
     /// Makes the next attempt of a woken request the short way. False if the ordinary way is needed.

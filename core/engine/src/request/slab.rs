@@ -152,12 +152,16 @@ impl Slab {
 
     #[inline(never)]
     fn free_data(&mut self, index: u32) {
-        if let OpData::Path(path) | OpData::Open(Open { path, .. }) =
-            core::mem::take(&mut self.slots[index as usize].data)
+        let data = &mut self.slots[index as usize].data;
+        if let OpData::Path(path) | OpData::Open(Open { path, .. }) = data
             && self.paths.len() < MOST_PATHS
             && path.is_short()
         {
-            self.paths.push(path);
+            self.paths.push(core::mem::take(path));
+            // Nothing is left that needs to be dropped.
+            core::mem::forget(core::mem::take(data));
+        } else {
+            *data = OpData::None;
         }
     }
 

@@ -14,7 +14,7 @@ use crate::process::credentials::{self, Whose};
 use crate::request::op::Caps;
 use crate::request::order::Place;
 use crate::request::{FileHold, Flags, Phase, Request, RequestId, version};
-use crate::ring::row::Outcome;
+use crate::ring::row::{Outcome, Row};
 use crate::ring::{Core, Counted, Lent};
 use crate::work::{self, Work};
 
@@ -94,7 +94,7 @@ impl Core {
     /// `EAGAIN` if no request can be made: the SQE is not consumed.
     #[inline(never)]
     fn submit_request(&mut self, index: u32, whose: Whose) -> Result<bool, Errno> {
-        let id = self.insert_request(index)?;
+        let id = self.insert_request(index, None)?;
         if whose != Whose::Common {
             self[id].whose = whose;
         }
@@ -213,33 +213,33 @@ impl Core {
         if self.is(IORING_SETUP_IOPOLL) && !op.caps.has(Caps::IOPOLL) {
             return Err(Errno::EINVAL);
         }
-        self.initialise_alone(id)
+        let row = self.identity().table.row(op);
+        self.initialise_alone(id, row)
     }
 
-    /// Makes the checks that depend on the request alone, and on nothing that holds for the whole ring.
+    /// Makes the checks that depend on the request alone, and on nothing that holds for the whole ring. `row` is its operation's.
     #[inline(always)]
-    pub(super) fn initialise_alone(&mut self, id: RequestId) -> Result<(), Errno> {
-        let Request { op, sqe: Sqe { ioprio, personality, .. }, .. } = self[id];
-        if ioprio != 0 && !op.caps.has(Caps::IOPRIO) {
+    pub(super) fn initialise_alone(&mut self, id: RequestId, row: &'static Row) -> Result<(), Errno> {
+        let Sqe { ioprio, personality, .. } = self[id].sqe;
+        if ioprio != 0 && !row.caps.has(Caps::IOPRIO) {
             return Err(Errno::EINVAL);
         }
         if personality != 0 {
             self[id].whose = self.resources().personalities.find(personality).ok_or(Errno::EINVAL)?;
         }
-        self.prep(id)
+        self.prep(id, row)
     }
 
     /// Makes the operation's own checks.
     #[inline(always)]
-    pub(super) fn prep(&mut self, id: RequestId) -> Result<(), Errno> {
-        let Request { op, sqe, .. } = &mut self[id];
-        let op = *op;
+    pub(super) fn prep(&mut self, id: RequestId, row: &'static Row) -> Result<(), Errno> {
+        let sqe = &mut self[id].sqe;
         let prepared = match version::admit(sqe) {
-            Ok(()) if op.refuses(sqe) => Err(Errno::EINVAL),
-            Ok(()) => (self.identity().table.row(op).prep)(&mut self.attempt(id)),
+            Ok(()) if row.refuses(sqe) => Err(Errno::EINVAL),
+            Ok(()) => (row.prep)(&mut self.attempt(id)),
             refused => refused,
         };
-        prepared.inspect_err(|errno| coverage::seen(op.code, errno.negated()))
+        prepared.inspect_err(|errno| coverage::seen(row.code, errno.negated()))
     }
 
     fn check_flags(&mut self, id: RequestId, flags: u8, caps: Caps) -> Result<(), Errno> {
@@ -308,7 +308,8 @@ impl Core {
             let outcome = self.wait_first(id).unwrap_or_else(Outcome::from);
             self.settle(id, outcome);
         } else {
-            self.issue_here(id);
+            let row = self.row(id);
+            self.issue_here(id, row);
         }
         if has_timeout
             && let Some(request) = self.requests().get(id)
@@ -340,19 +341,20 @@ impl Core {
         if self.is_foreign(id) {
             return self.send_home(id, work::Step::Issue);
         }
-        self.issue_here(id);
+        let row = self.row(id);
+        self.issue_here(id, row);
     }
 
-    /// Issues a request whose credentials the calling thread has.
+    /// Issues a request whose credentials the calling thread has, by the steps in `row`.
     #[inline(always)]
-    fn issue_here(&mut self, id: RequestId) {
-        let Request { op, flags, .. } = self[id];
-        if op.caps.has(Caps::FILE) {
+    pub(super) fn issue_here(&mut self, id: RequestId, row: &'static Row) {
+        let flags = self[id].flags;
+        if row.caps.has(Caps::FILE) {
             if let Err(errno) = self.attempt(id).file() {
                 return self.complete(id, errno.negated());
             }
             if self.is(IORING_SETUP_IOPOLL)
-                && !op.caps.has(Caps::UNPOLLED)
+                && !row.caps.has(Caps::UNPOLLED)
                 && !kinds::can_be_polled(self[id].file.fd())
             {
                 return self.complete(id, Errno::EOPNOTSUPP.negated());
@@ -364,7 +366,7 @@ impl Core {
             Ok(())
         };
         let outcome = match prepared {
-            Ok(()) => (self.identity().table.row(op).issue)(&mut self.attempt(id)),
+            Ok(()) => (row.issue)(&mut self.attempt(id)),
             Err(instead) => instead,
         };
         self.settle(id, outcome);

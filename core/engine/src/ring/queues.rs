@@ -11,19 +11,21 @@ use crate::queue::Cqe;
 use crate::request::{FileHold, Flags, Phase, RequestId};
 use crate::ring::drive::reactor;
 use crate::ring::parts::Submitter;
+use crate::ring::row::Row;
 use crate::ring::{Attempt, Core, Lent};
 use crate::work::Work;
 
 impl Core {
-    /// Makes a request for the SQE at `index`, behind the notifications of sends that were made before. It is not prepared yet.
+    /// Makes a request for the SQE at `index`, behind the notifications of sends that were made before. It is not prepared yet. `row` is that of its
+    /// opcode, if the caller knows it.
     ///
     /// # Errors
     /// `EAGAIN` if there cannot be another request.
     #[inline(always)]
-    pub fn insert_request(&mut self, index: u32) -> Result<RequestId, Errno> {
+    pub fn insert_request(&mut self, index: u32, row: Option<&'static Row>) -> Result<RequestId, Errno> {
         self.list_announced();
         let (memory, table) = (&self.queues.memory, self.identity.table);
-        self.requests.insert(|| memory.sqe(index), |opcode| table.lookup(opcode))
+        self.requests.insert(|| memory.sqe(index), |opcode| row.unwrap_or_else(|| table.lookup(opcode)))
     }
 
     /// Publishes the SQ head. The program reads it without a lock, and may close the descriptors of consumed SQEs: queued work holds its

@@ -18,8 +18,8 @@ mod queue;
 pub mod reporter;
 mod run;
 
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::any::Any;
 use core::ops::{Deref, DerefMut};
 
@@ -213,17 +213,17 @@ impl Piece {
 }
 
 /// Work that has left the queue for a caller, which does one piece after the other.
-pub struct Batch(VecDeque<Work>);
+pub struct Batch(Vec<Work>);
 
 impl Batch {
     /// Wraps work that does not use the program's descriptors, or no longer does.
-    fn held(work: VecDeque<Work>) -> Batch {
+    fn held(work: Vec<Work>) -> Batch {
         debug_assert!(!work.iter().any(Work::is_exposed), "work is done without the lock only with its file");
         Batch(work)
     }
 
     /// Wraps work that is lent to the thread that submitted it.
-    fn lent(work: VecDeque<Work>, loan: &Loan) -> Batch {
+    fn lent(work: Vec<Work>, loan: &Loan) -> Batch {
         assert!(loan.is_out(), "only a loan lets work be done on the program's descriptor");
         Batch(work)
     }

@@ -4,6 +4,7 @@
 //! or lent.
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use crate::os::Fd;
 use crate::process::credentials::Credentials;
@@ -32,7 +33,7 @@ pub struct WorkQueue {
     /// Descriptors of the program whose CLOSE is queued or in progress.
     pub(in crate::work) closing: Closing,
     /// The memory of a batch, unless a caller has it.
-    batch: Option<VecDeque<Work>>,
+    batch: Vec<Work>,
     /// The number of pieces that workers or the kernel have, or a caller does.
     out: usize,
     /// Work that is done, and whose request has not ended yet.
@@ -280,23 +281,23 @@ impl WorkQueue {
         self.out -= count;
     }
 
-    /// Takes the light pieces at the front that a thread with the credentials `own` can do, as many as a caller does at once.
-    pub(super) fn take_light(&mut self, own: Credentials) -> Batch {
+    /// Takes the light pieces at the front that a thread with the credentials `own` can do, as many as a caller does at once. `None` if there
+    /// are none.
+    pub(super) fn take_light(&mut self, own: Credentials) -> Option<Batch> {
         let (first, _) = self.queued.as_slices();
         let count = first.iter().take(PIECES).take_while(|work| work.is_light_for(own)).count();
-        Batch::held(self.take_first(count))
+        (count > 0).then(|| Batch::held(self.take_first(count)))
     }
 
     /// Takes the first `count` pieces out of the queue.
-    fn take_first(&mut self, count: usize) -> VecDeque<Work> {
-        let mut batch = self.batch.take().unwrap_or_default();
+    fn take_first(&mut self, count: usize) -> Vec<Work> {
+        self.out += count;
+        let mut batch = core::mem::take(&mut self.batch);
         if count == self.queued.len() {
             // As a rule. Then nothing is copied.
-            core::mem::swap(&mut batch, &mut self.queued);
-        } else {
-            batch.extend(self.queued.drain(..count));
+            return core::mem::replace(&mut self.queued, batch.into()).into();
         }
-        self.out += count;
+        batch.extend(self.queued.drain(..count));
         batch
     }
 
@@ -309,15 +310,15 @@ impl WorkQueue {
     /// Makes a batch of one piece that is counted as out already.
     pub(super) fn alone(&mut self, work: Work) -> Batch {
         assert!(!work.is_exposed(), "work is done without the lock only with its file");
-        let mut batch = self.batch.take().unwrap_or_default();
-        batch.push_back(work);
+        let mut batch = core::mem::take(&mut self.batch);
+        batch.push(work);
         Batch::held(batch)
     }
 
     /// Keeps the memory of a batch.
-    pub(super) fn keep_batch(&mut self, batch: VecDeque<Work>) {
+    pub(super) fn keep_batch(&mut self, batch: Vec<Work>) {
         debug_assert!(batch.is_empty(), "all of it is done or queued again");
-        self.batch = Some(batch);
+        self.batch = batch;
     }
 
     /// Adds finished work, whose request ends later.

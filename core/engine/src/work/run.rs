@@ -10,7 +10,7 @@ use crate::assets::kinds::{self, Kind};
 use crate::assets::notes::Interest;
 use crate::os::sync::atomic::Ordering;
 use crate::os::{self, Fd, user};
-use crate::process::credentials::{self, Whose};
+use crate::process::credentials::{self, Credentials, Whose};
 use crate::request::data::OpData;
 use crate::request::op::Caps;
 use crate::request::{FileHold, Flags, Phase, Request, RequestId};
@@ -59,18 +59,23 @@ impl Work {
         let (ring, serial) = (core.ring(), core.serial());
         let lends = core.work().lends();
         let request = &mut core[id];
-        let (op, named) = (request.op, named(request));
+        let op = request.op;
         // The kernel would do a transfer with the credentials of the thread that submits it.
-        let transfers = request.flags.has(Flags::DIRECT) && request.whose == Whose::Common;
+        let is_common = request.whose == Whose::Common;
+        let transfers = request.flags.has(Flags::DIRECT) && is_common;
         request.flags.clear(Flags::HANDED_OVER.with(Flags::DIRECT).with(Flags::AT_DEVICE));
-        let row = core.identity().table.row(op);
+        let (fd, named, exposed) = match request.file {
+            FileHold::None => (-1, -1, None),
+            FileHold::Plain(fd) => (fd, fd, Some(Interest::new(fd, ring.number()))),
+            held => (held.fd(), named(request), None),
+        };
+        let run = core.identity().table.row(op).block.unwrap_or(|_| Err(Errno::EOPNOTSUPP));
         core.work_mut().begins(named);
         let direct = if transfers { core.direct_command(id) } else { None };
+        let far = op.caps.has(Caps::POSITION) && kinds::noted(fd).has(Kind::FAR);
+        let may_lend = lends && is_common && !long && !far && !transfers && exposed.is_some();
         let request = &mut core[id];
-        let fd = request.file.fd();
-        let exposed = request.file.plain().map(|fd| Interest::new(fd, ring.number()));
         let minded = Caps::SLOW.with(Caps::HASHED).with(Caps::POSITION);
-        let far = row.caps.has(Caps::POSITION) && kinds::noted(fd).has(Kind::FAR);
         Work {
             owner: ring,
             serial,
@@ -82,14 +87,14 @@ impl Work {
             data: core::mem::take(&mut request.data),
             long,
             whose: request.whose,
-            credentials: credentials::common(),
+            credentials: Credentials::FIRST,
             step: None,
-            light: exposed.is_none() && !long && direct.is_none() && !row.caps.has(minded),
+            light: exposed.is_none() && !long && direct.is_none() && !op.caps.has(minded),
             exposed,
-            lendable: lends && !long && !far && !transfers && can_be_lent(request),
+            lendable: may_lend && can_be_lent(fd, op.caps),
             far,
             is_fetched: false,
-            is_cached_write: !transfers && row.caps.has(Caps::HASHED) && row.caps.has(Caps::POSITION),
+            is_cached_write: !transfers && op.caps.has(Caps::HASHED) && op.caps.has(Caps::POSITION),
             took_us: None,
             direct,
             told: Told::Nobody,
@@ -99,7 +104,7 @@ impl Work {
             slot: None,
             by: event::Step::ByCaller,
             thread: 0,
-            run: row.block.unwrap_or(|_| Err(Errno::EOPNOTSUPP)),
+            run,
             result: Ok(0),
         }
     }
@@ -359,13 +364,10 @@ pub(super) fn length(work: &Work) -> usize {
     }
 }
 
-/// True if the call that submits a request may do its work on the program's descriptor. Only if the work takes as long as a storage device:
-/// other threads that submit meanwhile wait for it.
-fn can_be_lent(request: &Request) -> bool {
-    let on_storage = |fd| kinds::typed_kind(fd).is_ok_and(|kind| kind.has(Kind::STORAGE));
-    matches!(request.file, FileHold::Plain(fd) if !request.op.caps.has(Caps::SLOW)
-        && request.whose == Whose::Common
-        && on_storage(fd))
+/// True if the call that submits a request may do its work on `fd`, the program's descriptor. Only if the work takes as long as a storage
+/// device: other threads that submit meanwhile wait for it.
+fn can_be_lent(fd: Fd, caps: Caps) -> bool {
+    !caps.has(Caps::SLOW) && kinds::typed_kind(fd).is_ok_and(|kind| kind.has(Kind::STORAGE))
 }
 
 /// Returns the descriptor by which the program names a request's file, whatever descriptor the request has by now.
@@ -442,13 +444,12 @@ impl Core {
         loop {
             // Work that was handed over may have ended, and its links may have queued work.
             self.hold_queue();
-            let first = self.work().queued().next()?;
             let own = credentials::acting();
-            if first.is_light_for(own) {
-                return Some((self.work_mut().take_light(own), false));
+            if let Some(batch) = self.work_mut().take_light(own) {
+                return Some((batch, false));
             }
-            let (foreign, slow) = (first.is_foreign(own), first.is_slow);
             let mut work = self.work_mut().pop()?;
+            let (foreign, slow) = (work.is_foreign(own), work.is_slow);
             if foreign || work.long || slow && !waits || self.must_hand_over(&work) {
                 match self.hand_over_one(work) {
                     Ok(()) => continue,
@@ -484,7 +485,7 @@ impl Core {
     fn give_batch_back(&mut self, Batch(mut batch): Batch, done: usize, waits: bool) {
         self.work_mut().comes_back(batch.len());
         while batch.len() > done
-            && let Some(work) = batch.pop_back()
+            && let Some(work) = batch.pop()
         {
             self.work_mut().put_back(work);
         }

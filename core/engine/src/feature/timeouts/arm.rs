@@ -66,10 +66,14 @@ impl Core {
     }
 
     /// Ends the timeouts that have counted enough completions.
+    #[inline]
     pub fn flush_timeouts(&mut self) {
-        if self.time().timeouts.counting == 0 {
-            return;
+        if self.time().timeouts.counting > 0 {
+            self.end_counted();
         }
+    }
+
+    fn end_counted(&mut self) {
         let sequence = self.sequence();
         while let Some((&Place::Counting(target, _), &id)) = self.time().timeouts.armed.first_key_value()
             && target <= sequence
