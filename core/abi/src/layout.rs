@@ -21,6 +21,9 @@ pub const PBUF_OFFSET: u64 = IORING_OFF_PBUF_RING as u64;
 /// Offset of the CQEs from the beginning of ring memory, behind the header.
 pub const CQES_OFFSET: usize = 320;
 
+/// Offset of the offer of records on demand (`anyring_trace::demand`): four words behind the words that programs know.
+pub const OFFER_OFFSET: usize = 288;
+
 const MAX_SQ_ENTRIES: u32 = 32768;
 const MAX_CQ_ENTRIES: u32 = 2 * MAX_SQ_ENTRIES;
 
@@ -44,7 +47,7 @@ pub enum Word {
     CqOverflow = 284,
 }
 
-const _: () = assert!(Word::CqOverflow as usize + 4 <= CQES_OFFSET);
+const _: () = assert!(Word::CqOverflow as usize + 4 <= OFFER_OFFSET && OFFER_OFFSET + 32 <= CQES_OFFSET);
 
 /// Sizes of one ring's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

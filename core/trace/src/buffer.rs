@@ -37,8 +37,10 @@ pub struct Header {
     tail: Padded,
     /// The number of records that writers dropped because there was no room.
     pub dropped: AtomicU64,
-    /// Not 0 once the reader is gone: writers no longer wait for it.
+    /// Not 0 once the reader is gone: writers no longer wait for it. Of a buffer on demand: once one side has ended the records.
     pub abandoned: AtomicU32,
+    /// The reader of a buffer on demand changes it as long as it lives.
+    pub beat: AtomicU32,
 }
 
 #[repr(C, align(64))]
@@ -158,6 +160,17 @@ impl Buffer {
     /// The number of slots.
     pub fn slots(&self) -> usize {
         self.slots as usize
+    }
+
+    /// Makes this process the only reader of a buffer on demand. False if there is another one.
+    pub fn enlist(&self, reader: u32) -> bool {
+        let settings = &self.header().settings;
+        settings.reader.compare_exchange(0, reader, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Shows the writers of a buffer on demand that the reader lives.
+    pub fn beat(&self) {
+        self.header().beat.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The number of slots that are claimed and not read.

@@ -184,5 +184,6 @@ pub fn next(cells: &impl Cells) -> Next {
 /// Releases the part that [`next`] returned.
 pub fn advance(cells: &impl Cells) {
     let head = cells.head();
-    cells.move_head(head + cells.claimed(place(cells, head)).slots().max(1));
+    // Wraps only if a writer has overwritten the head.
+    cells.move_head(head.wrapping_add(cells.claimed(place(cells, head)).slots().max(1)));
 }

@@ -9,4 +9,5 @@
 
 pub mod buffer;
 pub mod claim;
+pub mod demand;
 pub mod event;

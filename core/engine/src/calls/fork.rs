@@ -17,7 +17,7 @@ use crate::ring::{Ring, lifetime, registry, watches};
 use crate::work::{interrupt, pool, reporter};
 
 /// The locks below a ring's, in the order in which they are taken.
-const LOCKS: [fn() -> &'static dyn AcrossFork; 15] = [
+const LOCKS: [fn() -> &'static dyn AcrossFork; 16] = [
     pool::lock,
     reactor::lock,
     watches::lock,
@@ -32,6 +32,7 @@ const LOCKS: [fn() -> &'static dyn AcrossFork; 15] = [
     threads::lock,
     interrupt::lock,
     stand_in::lock,
+    trace::demand::lock,
     limits::lock,
 ];
 
@@ -116,6 +117,8 @@ pub fn forked() {
     // SAFETY: the caller says that this thread is the only one of the process.
     unsafe {
         HELD.reset();
+        // First: what follows ends requests, which may be recorded.
+        trace::demand::forked();
         nonblocking::forked();
         threads::forked();
         registry::forked();

@@ -10,6 +10,7 @@ use crate::calls::flag::{
     Support::{No, Partly},
 };
 use crate::feature::ring_fds::register;
+use crate::observe::trace::demand;
 use crate::ops;
 use crate::os::host::Caller;
 use crate::os::sync::atomic::Ordering;
@@ -208,6 +209,11 @@ fn install(
         word.store(value, Ordering::Relaxed);
     }
     ring.shown.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    if params.flags & IORING_SETUP_NO_MMAP != 0 {
+        demand::leave_offer(fd, serial);
+    } else {
+        memory.store_offer(demand::offer(serial));
+    }
     let core = Core::new(ring, serial, memory, params.flags, table);
     {
         let mut guard = ring.lock();

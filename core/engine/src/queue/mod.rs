@@ -24,7 +24,7 @@ mod waiting;
 
 use core::mem::offset_of;
 
-use crate::abi::layout::{CQES_OFFSET, Layout, SQES_OFFSET, Word};
+use crate::abi::layout::{CQES_OFFSET, Layout, OFFER_OFFSET, SQES_OFFSET, Word};
 use crate::abi::{Errno, Sqe};
 use crate::os::region::Region;
 use crate::os::{self, pages};
@@ -160,6 +160,11 @@ impl RingMemory {
         self.store(Word::SqEntries, self.layout.sq_entries);
         self.store(Word::CqMask, self.layout.cq_entries - 1);
         self.store(Word::CqEntries, self.layout.cq_entries);
+    }
+
+    /// Stores the offer of records on demand, for watchers.
+    pub fn store_offer(&self, offer: [u64; 4]) {
+        self.rings.store_words(OFFER_OFFSET, offer);
     }
 
     /// Returns sizes and offsets.

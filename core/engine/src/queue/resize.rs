@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::abi::Errno;
-use crate::abi::layout::{CQES_OFFSET, Word};
+use crate::abi::layout::{CQES_OFFSET, OFFER_OFFSET, Word};
 use crate::queue::{Cq, RingMemory, Sq};
 
 /// The pending SQEs and unreaped CQEs, in ring order, as words.
@@ -33,7 +33,9 @@ impl RingMemory {
         let content = self.content(&pending, &ready)?;
         let words = [Word::SqDropped, Word::SqFlags, Word::CqFlags, Word::CqOverflow];
         let values = words.map(|word| self.load(word, 0));
+        let offer = self.rings.value(OFFER_OFFSET, Default::default);
         *self = other;
+        self.store_offer(offer);
         self.initialise();
         for (word, value) in words.into_iter().zip(values) {
             self.store(word, value);

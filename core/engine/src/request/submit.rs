@@ -8,7 +8,7 @@ use linux_raw_sys::net::SO_TYPE;
 use crate::abi::{Errno, IORING_SETUP_SQE_MIXED, KNOWN_SQE_FLAGS, Sqe};
 use crate::assets::kinds;
 use crate::feature::restrictions::filters::Context;
-use crate::observe::coverage;
+use crate::observe::{coverage, trace};
 use crate::os;
 use crate::process::credentials::{self, Whose};
 use crate::request::op::Caps;
@@ -30,6 +30,7 @@ impl Core {
             self.catch_up();
         }
         let is_common = !credentials::matter();
+        trace::notice_watchers(self);
         // A ring that is traced or under chaos uses the ordinary way.
         let is_ordinary = is_common && !self.instruments().traced.is_on() && self.submits_quickly();
         let whose = if is_common { Whose::Common } else { credentials::of_submitter() };

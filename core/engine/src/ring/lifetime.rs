@@ -11,6 +11,7 @@ use crate::feature::timeouts::Timeouts;
 use crate::feature::zero_copy_receive::exported;
 use crate::feature::zero_copy_send::error_queue;
 use crate::observe::chaos::let_go;
+use crate::observe::trace;
 use crate::os::sync::AcrossFork;
 use crate::os::sync::atomic::Ordering;
 use crate::os::{self, Fd};
@@ -98,6 +99,7 @@ pub fn close(ring: &'static Ring, serial: u64) {
     let_go::in_ring(&mut guard, serial);
     let Some(core) = live(&mut guard, serial) else { return };
     core.life.close();
+    trace::notice_watchers(core);
     if core.instruments.traced.is_on() {
         core.trace_end();
     }

@@ -199,7 +199,7 @@ impl Piece {
     /// Does the work in a worker.
     pub fn run(&mut self) {
         if trace::is_on() {
-            self.0.thread = os::gettid() as u32;
+            self.0.thread = trace::thread_number();
         }
         let says_something = self.0.is_fetched || self.0.is_cached_write;
         if says_something { self.0.attempt_timed() } else { self.0.attempt() }

@@ -75,6 +75,7 @@ mod vdso;
 mod verbs;
 mod waitid;
 mod waiting;
+mod watched;
 mod workers;
 mod zero_copy;
 mod zero_copy_names;

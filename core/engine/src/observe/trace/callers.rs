@@ -65,7 +65,7 @@ impl Attachments for Stack {
 
 /// True if the reader asks for the callers of rings.
 pub fn are_wanted() -> bool {
-    tracer().is_some_and(Tracer::wants_callers)
+    tracer().is_some_and(|tracer| tracer.wants_callers())
 }
 
 /// Records that code of the program is about to enter a ring in the calling thread, with these registers.
@@ -80,7 +80,7 @@ pub fn called(registers: Called) {
 
 impl Tracer {
     fn wants_callers(&self) -> bool {
-        self.buffer.header().settings.flags.load(Ordering::Relaxed) & CALLERS != 0
+        self.lease.is_none() && self.buffer.header().settings.flags.load(Ordering::Relaxed) & CALLERS != 0
     }
 
     /// Records the mappings of files whose code may be executed.

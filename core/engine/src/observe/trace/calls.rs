@@ -10,7 +10,7 @@ use crate::abi::Errno;
 use crate::calls::enter::Enter;
 use crate::calls::register::call::{Argument, Register};
 use crate::calls::support::argument_of;
-use crate::observe::trace::{Samples, comes_in, counts, tell, tell_ring};
+use crate::observe::trace::{Samples, comes_in, counts, demand, notice_watchers, tell, tell_ring};
 use crate::os::host::{self, Caller};
 use crate::os::{self, Fd, user};
 use crate::ring::Core;
@@ -19,6 +19,7 @@ use crate::ring::row::Table;
 
 /// Makes and records a call of `setup`.
 pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &Caller) -> Result<Fd, Errno> {
+    demand::answer();
     let asked: Option<io_uring_params> = user::read(params_address).ok();
     let result = crate::observe::chaos::calls::setup(entries, params_address, table, caller);
     if let (Some(counts), Err(error)) = (counts::get(), result) {
@@ -37,7 +38,10 @@ pub fn setup(entries: u32, params_address: u64, table: &'static Table, caller: &
 pub fn enter(fd: Fd, call: &Enter, caller: &Caller) -> Result<usize, Errno> {
     let _in_call = comes_in();
     let registered = call.flags & IORING_ENTER_REGISTERED_RING != 0;
-    let ready = |core: &mut Core| (core.serial() as u32, core.queues().sq_pending());
+    let ready = |core: &mut Core| {
+        notice_watchers(core);
+        (core.serial() as u32, core.queues().sq_pending())
+    };
     let (ring, sq_ready) = look(fd, registered, ready).unwrap_or((0, 0));
     let began_ns = os::monotonic_ns();
     let result = crate::observe::chaos::calls::enter(fd, call, caller);

@@ -3,7 +3,7 @@
 //! A front end [attaches](attach) the process to the reader's buffer before the first ring is created. A ring created from
 //! then on is *traced*: each of its requests has a serial number, and takes the ordinary way through the engine, not the
 //! quick one. A ring that is not traced costs no more than before: reports are made in branches that an ordinary request
-//! does not reach.
+//! does not reach. Rings that exist are traced as long as a watcher from outside asks for it ([`demand`]).
 //!
 //! An event is published where it happens, mostly under the ring's lock, so the events of one ring are in order. If the
 //! buffer is full, the thread waits for the reader, unless the reader has ended.
@@ -11,6 +11,7 @@
 pub mod callers;
 pub mod calls;
 pub mod counts;
+pub mod demand;
 mod files;
 mod lent;
 pub mod outside;
@@ -27,22 +28,27 @@ use files::Names;
 use linux_raw_sys::io_uring::io_uring_params;
 
 use crate::abi::{Errno, Sqe};
-use crate::os::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use crate::os::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use crate::os::{self, Fd, host, user, vdso};
 use crate::request::op::Op;
 use crate::request::{Flags, shown};
 
+use demand::Held;
+
 pub use lent::Lent;
-pub use requests::ends;
+pub use requests::{ends, notice_watchers};
 pub use sample::Samples;
-pub use threads::comes_in;
+pub use threads::{comes_in, number as thread_number};
 
 /// The state by which the process reports its events.
 struct Tracer {
     /// The number of the engine that the process runs.
     engine: u32,
     buffer: Buffer,
-    names: Names,
+    /// The files whose names the reader knows; `None` if the reader finds out the names.
+    names: Option<Names>,
+    /// The reader's claim, if the reader came from outside.
+    lease: Option<Box<demand::Lease>>,
 }
 
 static TRACER: AtomicPtr<Tracer> = AtomicPtr::new(core::ptr::null_mut());
@@ -51,11 +57,11 @@ static TRACER: AtomicPtr<Tracer> = AtomicPtr::new(core::ptr::null_mut());
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 #[inline]
-fn tracer() -> Option<&'static Tracer> {
+fn tracer() -> Option<Held> {
     // Acquire pairs with the release store in `attach`.
     let tracer = TRACER.load(Ordering::Acquire);
     // SAFETY: null, or never freed.
-    unsafe { tracer.as_ref() }
+    unsafe { tracer.as_ref() }.map(Held::ForGood).or_else(demand::writer)
 }
 
 /// Reports events of this process, which runs `engine`, in the buffer behind `fd` from now on; `fd` stays the
@@ -68,7 +74,7 @@ pub fn attach(fd: Fd, engine: u32, program: &[u8], arguments: &[u8]) -> Result<(
     let buffer = os::map_whole(fd, |memory, length| unsafe { Buffer::open(memory, length) })?;
     vdso::find_clock();
     PROCESS.store(os::number_in_proc(), Ordering::Relaxed);
-    let tracer = Box::leak(Box::new(Tracer { engine, buffer, names: Names::default() }));
+    let tracer = Box::leak(Box::new(Tracer { engine, buffer, names: Some(Names::default()), lease: None }));
     let samples = Samples::of_program(program, arguments);
     tracer.publish(0, Kind::Started, &event::Started { parent: 0, engine }, &samples);
     // Release pairs with the acquire load in `tracer`.
@@ -94,13 +100,10 @@ pub fn forget_thread() {
     }
 }
 
-/// Whether anything is traced, counted or injected. A process without any of these checks nothing else.
-static ON: AtomicBool = AtomicBool::new(false);
-
-/// True if anything is traced, counted or injected.
+/// True if anything is traced, counted or injected, or somebody asks for that. A process without any of these checks nothing else.
 #[inline(always)]
 pub fn is_on() -> bool {
-    ON.load(Ordering::Relaxed)
+    demand::state() != 0
 }
 
 /// Starts counting operations of rings that are created from now on.
@@ -111,7 +114,7 @@ pub fn count() {
 
 /// Makes [`is_on`] true: something is traced, counted, checked or injected from now on.
 pub fn watch() {
-    ON.store(true, Ordering::Relaxed);
+    demand::begin_for_good();
 }
 
 /// Reports an event of a ring, or of the process (ring 0).
@@ -157,6 +160,12 @@ pub fn tell_ring(
 pub struct Traced {
     /// The serial number of the last submitted request; `None` if the ring is not traced.
     last: Option<u64>,
+    /// The serial number of the last request that was submitted before a watcher came.
+    before: u64,
+    /// True if the ring is traced as long as it lives.
+    is_for_good: bool,
+    /// The desk's state when the ring looked last.
+    seen: u32,
     /// The process that used the ring last: it may have forked.
     process: u32,
     /// The memory of reported requests, sorted by their serial numbers, until they complete.
@@ -175,8 +184,16 @@ impl Drop for Traced {
 impl Traced {
     /// Makes the state of a new ring of this process.
     pub fn new() -> Traced {
-        let process = PROCESS.load(Ordering::Relaxed);
-        Traced { last: is_on().then_some(0), process, lent: VecDeque::new() }
+        let (process, is_for_good) = (PROCESS.load(Ordering::Relaxed), demand::is_for_good());
+        let seen = demand::seen();
+        let last = (is_for_good || seen > demand::ASKED).then_some(0);
+        Traced { last, before: 0, is_for_good, seen, process, lent: VecDeque::new() }
+    }
+
+    /// True if watchers have come or gone, or ask, since the ring has looked.
+    #[inline(always)]
+    fn is_behind(&self) -> bool {
+        self.seen != demand::state()
     }
 
     fn place_of(&self, serial: u64) -> Option<usize> {
@@ -209,7 +226,8 @@ impl Tracer {
     /// Reports the name of a descriptor, if the reader does not know it.
     fn tell_name(&self, ring: u32, fd: Fd) {
         // Negative numbers are registered files, whose names were reported under these numbers.
-        let Some(name) = (fd >= 0).then(|| self.names.to_tell(fd)).flatten() else { return };
+        let Some(names) = self.names.as_ref().filter(|_| fd >= 0) else { return };
+        let Some(name) = names.to_tell(fd) else { return };
         self.publish(
             ring,
             Kind::FileNamed,
@@ -259,8 +277,8 @@ impl Tracer {
     ) {
         let bytes = size_of::<Head>() + size_of::<T>() + attachments.bytes();
         let process = PROCESS.load(Ordering::Relaxed);
-        let Some(mut record) = self.claim(bytes, process) else { return };
         let Moment { time_ns, thread } = moment;
+        let Some(mut record) = self.claim(bytes, process, time_ns) else { return };
         let attached = attachments.count();
         let head = Head { time_ns, process, thread, ring, kind: kind as u16, attachments: attached };
         record.put(head.bytes());
@@ -270,16 +288,19 @@ impl Tracer {
     }
 
     /// Claims room for a record; `None` if the reader has ended, or wants records to be dropped instead of waited for.
-    fn claim(&self, bytes: usize, process: u32) -> Option<Record<'_>> {
+    fn claim(&self, bytes: usize, process: u32, time_ns: u64) -> Option<Record<'_>> {
         const PAUSE_NS: u64 = 200_000;
         const LOOK: u32 = 100;
+        if !self.is_wanted(time_ns) {
+            return None;
+        }
         let header = self.buffer.header();
         let mut pauses = 0_u32;
         while header.abandoned.load(Ordering::Relaxed) == 0 {
             if let Ok(record) = self.buffer.claim(bytes, process) {
                 return Some(record);
             }
-            if header.settings.flags.load(Ordering::Relaxed) & LOSSY != 0 {
+            if self.lease.is_some() || header.settings.flags.load(Ordering::Relaxed) & LOSSY != 0 {
                 header.dropped.fetch_add(1, Ordering::Relaxed);
                 return None;
             }

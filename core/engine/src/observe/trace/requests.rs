@@ -1,18 +1,21 @@
 //! Reports of rings about their requests.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use anyring_trace::event::{self, Kind, Step};
-use linux_raw_sys::io_uring::IORING_CQE_F_MORE;
+use linux_raw_sys::io_uring::{IORING_CQE_F_MORE, IORING_CQE_F_NOTIF};
 
 use crate::abi::Sqe;
+use crate::observe::trace::demand::{self, Held};
 use crate::observe::trace::{Lent, PROCESS, Samples, Tracer, counts, tell, tracer};
+use crate::os::Fd;
 use crate::os::host::{self, RequestMemory};
 use crate::os::sync::atomic::Ordering;
 use crate::queue::Cqe;
 use crate::request::op::Op;
 use crate::request::{Flags, RequestId};
-use crate::ring::{Attempt, Core, registry};
+use crate::ring::{Attempt, Core, Counted, registry};
 
 /// Reports the end of the process, and of the rings that it has used and not closed.
 pub fn ends() {
@@ -31,14 +34,73 @@ const MOST_LENT: usize = 1 << 16;
 
 /// The request that an event is about.
 struct About<'a> {
-    tracer: &'static Tracer,
+    tracer: Held,
     ring: u32,
     serial: u64,
     op: &'static Op,
     sqe: &'a Sqe,
 }
 
+/// Begins or ends to report a ring's requests, if a watcher has come or gone.
+#[inline(always)]
+pub fn notice_watchers(core: &mut Core) {
+    if core.instruments().traced.is_behind() {
+        core.follow_watchers();
+    }
+}
+
 impl Core {
+    #[cold]
+    fn follow_watchers(&mut self) {
+        demand::answer();
+        let (state, tracer) = (demand::state(), tracer());
+        let last = self.ring().counted(Counted::Submitted);
+        let traced = &mut self.instruments_mut().traced;
+        if state == traced.seen || state == demand::ASKED {
+            // Somebody has asked in vain, or asks again: then the next call looks again.
+            return;
+        }
+        traced.seen = state;
+        traced.lent.retain(|_| traced.is_for_good);
+        match tracer {
+            Some(tracer) if tracer.lease.is_some() => self.trace_in_flight(&tracer, last),
+            _ if !traced.is_for_good => traced.last = None,
+            _ => {}
+        }
+    }
+
+    /// Reports the requests in flight to a reader that has come now. Their numbers are the last ones before it came.
+    fn trace_in_flight(&mut self, tracer: &Tracer, last: u64) {
+        let is_request = |id: &RequestId| self[*id].cqe_flags & IORING_CQE_F_NOTIF == 0;
+        let ids: Vec<RequestId> = self.requests().ids().filter(is_request).collect();
+        let mut number = last.saturating_sub(ids.len() as u64);
+        for id in ids {
+            number += 1;
+            if !self.instruments().traced.is_for_good {
+                self[id].serial = number;
+            }
+            let (serial, notification) = (self[id].serial, self[id].notification);
+            for id in [Some(id), notification].into_iter().flatten() {
+                self[id].serial = serial;
+                self[id].flags.set(Flags::TRACED);
+            }
+            let file = self.trace_names(tracer, id);
+            let body = event::Submitted { serial, sqe: *self[id].sqe.words(), behind: 0, file, reserved: 0 };
+            tracer.publish(self.serial() as u32, Kind::Submitted, &body, &Samples::NONE);
+        }
+        let traced = &mut self.instruments_mut().traced;
+        traced.before = number.max(last);
+        if !traced.is_for_good {
+            traced.last = Some(traced.before);
+        }
+    }
+
+    /// Reports the names of a request's files; returns its file, or -1.
+    fn trace_names(&self, tracer: &Tracer, id: RequestId) -> Fd {
+        let (op, sqe) = (self[id].op, &self[id].sqe);
+        tracer.tell_names(self.serial() as u32, op, sqe, |slot| self.resources().files.named(slot))
+    }
+
     fn about(&self, id: RequestId) -> Option<About<'_>> {
         let request = &self[id];
         let (serial, op, sqe) = (request.serial, request.op, &request.sqe);
@@ -67,11 +129,14 @@ impl Core {
             return;
         }
         let (op, sqe) = (self[id].op, &self[id].sqe);
-        let mut lent = Lent::of(op, sqe);
-        if let Some(About { tracer, ring, .. }) = self.about(id) {
-            let file = tracer.tell_names(ring, op, sqe, |slot| self.resources().files.named(slot));
+        let about = self.about(id);
+        let may_copy = about.as_ref().is_none_or(|about| about.tracer.may_copy());
+        let mut lent = if may_copy { Lent::of(op, sqe) } else { Lent::NONE };
+        if let Some(About { tracer, ring, .. }) = about {
+            let file = self.trace_names(&tracer, id);
             let body = event::Submitted { serial, sqe: *sqe.words(), behind, file, reserved: 0 };
-            let samples = Samples::of_submission(op, sqe, &lent, tracer.data());
+            let samples = || Samples::of_submission(op, sqe, &lent, tracer.data());
+            let samples = if may_copy { samples() } else { Samples::NONE };
             tracer.publish(ring, Kind::Submitted, &body, &samples);
         }
         // If this request must wait, earlier requests may still change its memory.
@@ -80,7 +145,7 @@ impl Core {
         if !may_wait && tracer().is_some() {
             lent.begin();
         }
-        let takes = Flags::of_sqe(sqe.flags).has(Flags::BUFFER_SELECT);
+        let takes = may_copy && Flags::of_sqe(sqe.flags).has(Flags::BUFFER_SELECT);
         if !takes && lent.is_empty() || self.instruments().traced.lent.len() >= MOST_LENT {
             return;
         }
@@ -135,8 +200,10 @@ impl Core {
             lent.tell_end(checker, &self.described(id));
         }
         let Some(About { tracer, ring, serial, op, sqe }) = self.about(id) else { return };
-        let samples = Samples::of_completion(op, sqe, &lent, cqe, tracer.data());
-        self.trace_cqe(tracer, ring, serial, cqe, marks | lent.marks(), &samples);
+        let samples = || Samples::of_completion(op, sqe, &lent, cqe, tracer.data());
+        let samples = if tracer.may_copy() { samples() } else { Samples::NONE };
+        let earlier = if serial <= self.instruments().traced.before { event::EARLIER } else { 0 };
+        self.trace_cqe(&tracer, ring, serial, cqe, marks | earlier | lent.marks(), &samples);
     }
 
     /// Returns the memory of a request, and forgets it if no more CQEs follow.
@@ -154,7 +221,7 @@ impl Core {
         if self.instruments().traced.is_on()
             && let Some(tracer) = tracer()
         {
-            self.trace_cqe(tracer, self.serial() as u32, 0, &cqe, event::LAST, &Samples::NONE);
+            self.trace_cqe(&tracer, self.serial() as u32, 0, &cqe, event::LAST, &Samples::NONE);
         }
         self.post(cqe);
     }

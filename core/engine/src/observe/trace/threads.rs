@@ -8,6 +8,7 @@
 //!   C library's number changes with the thread. A thread without storage of its own usually has another stack; if it uses the very
 //!   stack of the storage's owner (a child of `vfork`, a coroutine that moves), it is reported as the owner.
 
+use crate::observe::trace::demand;
 use crate::os::sync::atomic::{AtomicU64, Ordering};
 use crate::os::{self, host, stack_pointer, user};
 
@@ -69,8 +70,16 @@ fn remembered_owner(identity: usize, stack: usize) -> Option<u32> {
     (known != 0 && known == entry(stack, number) && kept() == Some(number)).then_some(number)
 }
 
+/// Returns the calling thread's number as far as it is known without a system call; 0 if it is not.
+fn unasked() -> u32 {
+    kept().unwrap_or(0)
+}
+
 /// Asks the kernel for the calling thread's number.
 fn ask(identity: usize, stack: usize) -> u32 {
+    if demand::is_watched() {
+        return unasked();
+    }
     let number = os::gettid() as u32;
     if number >> NUMBER_BITS == 0 && kept() == Some(number) {
         place_of_owner(identity, stack).store(entry(stack, number), Ordering::Relaxed);
@@ -80,7 +89,8 @@ fn ask(identity: usize, stack: usize) -> u32 {
 
 /// Returns the calling thread's number.
 pub fn number() -> u32 {
-    remembered(host::thread_identity(), stack_pointer()).unwrap_or_else(|| os::gettid() as u32)
+    let ask = || if demand::is_watched() { unasked() } else { os::gettid() as u32 };
+    remembered(host::thread_identity(), stack_pointer()).unwrap_or_else(ask)
 }
 
 /// A guard for the time that a thread spends in a call.

@@ -30,6 +30,7 @@ pub mod timers;
 use linux_raw_sys::io_uring::{IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_TASKRUN_FLAG, IORING_SQ_TASKRUN};
 
 use crate::abi::Errno;
+use crate::observe::trace;
 use crate::os::{self, EpollEvent, Fd};
 use crate::ring::drive::names::{BATCH, CHANNEL, GLIMPSE, KICK};
 use crate::ring::drive::observers::Poller;
@@ -281,6 +282,7 @@ impl Core {
 
     /// Fires due timers, issues ready requests, and takes back work that workers finished.
     pub fn advance(&mut self) {
+        trace::notice_watchers(self);
         self.look_for_prompt_pages();
         self.fire_timers();
         self.advance_before_work();
