@@ -180,8 +180,9 @@ fn abi(text: &str) -> Result<Version, String> {
 /// Prints one line per request when the request is done, in strace's grammar: the operation with its arguments, the result,
 /// the time that it took, and how it was done. Programs that the program starts are traced, too. No privileges are needed.
 ///
-/// With -p, a running process is watched from outside, which needs the rights of ptrace(2). It is neither stopped nor
-/// changed. Its rings are looked at up to some thousand times a second; what passes by between two looks is counted.
+/// With -p, a running process is watched from outside, which needs the rights of ptrace(2). It is not stopped, and no code is
+/// loaded into it. On anyring's engine it records its requests meanwhile, and nothing is missed. Rings of the kernel are looked
+/// at up to some thousand times a second; what passes by between two looks is counted.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -208,6 +209,10 @@ pub struct Trace {
     #[arg(short = 'p', long = "attach", value_name = "PID", value_parser = clap::value_parser!(u32).range(1..),
         conflicts_with_all = ["engine", "lossy", "callers", "enters", "sample", "program"])]
     pub processes: Vec<u32>,
+
+    /// With -p, look at the rings of anyring's engine as at the kernel's: the process does not record its requests
+    #[arg(long, requires = "processes")]
+    pub sampled: bool,
 
     /// Which engine does the work [default: ANYRING_ENGINE, or user]
     #[arg(long, value_enum)]

@@ -4,11 +4,13 @@
 //! some of them are sizes. The contents of the memory show the rest: whether entries have double size, and whether the submission
 //! queue has an array of indices, in which most programs store each place's own index.
 
+use anyring_engine::abi::layout::{CQES_OFFSET, OFFER_OFFSET};
 use linux_raw_sys::io_uring::{IORING_OFF_SQ_RING, IORING_OFF_SQES, IORING_SQ_CQ_OVERFLOW};
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use crate::find::Engine;
+use crate::records::Offer;
 use crate::view::View;
 
 /// Offsets of the words at the beginning of the memory.
@@ -200,6 +202,12 @@ impl Memory {
         }
         let geometry = Geometry::found_out((words, sq_entries, cq_entries), arrays, &mut rings, &mut sqes);
         Ok(Memory { rings, sqes, geometry })
+    }
+
+    /// Returns where the memory says that the records of its process can be asked for. The program may have written anything there.
+    pub fn offer(&self) -> Option<Offer> {
+        let is_engines = self.geometry.words.cqes == CQES_OFFSET;
+        Offer::of_words(is_engines.then(|| self.rings.words(OFFER_OFFSET))?)
     }
 
     /// Returns the geometry of the memory.

@@ -13,6 +13,7 @@ pub mod geometry;
 mod irregular;
 mod pair;
 pub mod process;
+pub mod records;
 pub mod refusal;
 pub mod ring;
 pub mod screen;

@@ -11,6 +11,7 @@ use crate::find::{Engine, Found};
 use crate::follow::{self, Changes, Follower};
 use crate::geometry::{Counters, Geometry, Memory};
 use crate::process::{self, Process};
+use crate::records::Offer;
 use crate::refusal::{Refusal, Step};
 use crate::signals::StopHeld;
 
@@ -34,7 +35,7 @@ pub enum Since {
 }
 
 /// A ring, and the part of its history that was seen.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Ring {
     found: Found,
     since: Since,
@@ -43,6 +44,8 @@ pub struct Ring {
     access: Access,
     /// The state at the last look.
     counters: Counters,
+    /// Where the records of the process can be asked for.
+    offer: Option<Offer>,
 }
 
 impl Ring {
@@ -55,6 +58,7 @@ impl Ring {
             follower: None,
             access: Access::Memory,
             counters: Counters::default(),
+            offer: None,
         }
     }
 
@@ -66,6 +70,11 @@ impl Ring {
     /// Returns the part of the ring that was seen at the last look.
     pub fn access(&self) -> Access {
         self.access
+    }
+
+    /// Returns where the records of the process can be asked for, if the last look has found that.
+    pub fn offer(&self) -> Option<Offer> {
+        self.offer
     }
 
     /// Sets the descriptor by which the ring is watched from now on.
@@ -95,6 +104,7 @@ impl Ring {
             Ok(memory) => {
                 self.access = Access::Memory;
                 self.geometry = Some(*memory.geometry());
+                self.offer = (self.found.engine == Engine::User).then(|| memory.offer()).flatten();
                 let is_first = self.follower.is_none();
                 let mut changes = self.follower(&memory.counters()).look(&memory);
                 self.counters = changes.counters;
@@ -104,6 +114,8 @@ impl Ring {
                 Ok(Some(changes))
             }
             Err(error) => {
+                // A ring in memory of the program has an offer in its file.
+                self.offer = (self.found.engine == Engine::User).then(|| Offer::of_file(&taken)).flatten();
                 drop(taken);
                 self.count(Refusal::new(Step::MapMemory, self.found.process, error))
             }
@@ -159,7 +171,7 @@ fn is_of(taken: &OwnedFd, found: &Found) -> bool {
 
 /// Checks that a memory file can be mapped as a ring of the user engine: the file is sealed against becoming shorter, so mapped pages
 /// stay, and its pages have the ordinary size.
-fn check_mappable(fd: &OwnedFd) -> io::Result<()> {
+pub(crate) fn check_mappable(fd: &OwnedFd) -> io::Result<()> {
     // `HUGETLBFS_MAGIC`, which has another type in each C library.
     const HUGE_PAGES: u64 = 0x9584_58f6;
     let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));

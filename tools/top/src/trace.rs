@@ -4,20 +4,24 @@
 //! that saw the completion; so its latency is an upper bound. The number of submissions and completions that no look saw is reported
 //! once a second. If any were missed, completions are assigned to requests only as far as that is certain (`pair`); requests whose
 //! completion may be among the missed ones are reported as lost (`LostSight`).
+//!
+//! Rings of the user engine are not looked at in this way: the process writes records of them while it is watched ([`crate::records`]), and
+//! nothing is missed. They are sampled only if that is refused.
 
 mod followed;
 mod teller;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use anyring_trace::event::{Ended, Kind};
+use anyring_trace::event::{Body, Ended, Kind, RingEnded};
 use anyring_tracer::Session;
 
-use crate::find::{self, Found, Identity};
+use crate::find::{self, Engine, Found, Identity};
 use crate::follow::Changes;
 use crate::process::{self, Process};
+use crate::records::{Gap, Records};
 use crate::refusal::{Refusal, Step};
 use crate::ring::{Ring, Since};
 use followed::Followed;
@@ -43,6 +47,13 @@ pub struct Watch {
     count: u32,
     /// Rings of the process that are watched in another process, which has them, too.
     left: Vec<Identity>,
+    /// The records that the process itself writes.
+    records: Records,
+    /// The rings that the process writes records of, and the rings that it has made a moment ago, which it will report itself.
+    recorded: HashMap<Identity, Shown>,
+    fresh: HashSet<Identity>,
+    /// The numbers of these rings by those that the records have for them.
+    numbers: HashMap<u32, u32>,
     /// The descriptor of the only ring that is watched; `None` for all rings.
     only: Option<RawFd>,
     /// The time from which on the rings of the first search are watched.
@@ -50,6 +61,14 @@ pub struct Watch {
     shared_inode: u64,
     /// The time of the next search for rings; `None` before the first.
     next_search_ns: Option<u64>,
+}
+
+/// The process under which a ring is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    Here,
+    /// The ring is shown under another process that has it, too; here only requests of this process are.
+    Elsewhere,
 }
 
 /// The rings that are watched in any process. A ring that several processes have is watched in the one in which it was found first.
@@ -67,6 +86,8 @@ pub struct Looked {
     pub took: Duration,
     /// The reasons why rings that were found cannot be watched.
     pub refusals: Vec<Refusal>,
+    /// A loss of records that the process writes.
+    pub gap: Option<Gap>,
 }
 
 /// A watched ring, with its known requests.
@@ -96,6 +117,10 @@ impl Watch {
             unready: Vec::new(),
             count: 0,
             left: Vec::new(),
+            records: Records::default(),
+            recorded: HashMap::new(),
+            fresh: HashSet::new(),
+            numbers: HashMap::new(),
             only: None,
             first: Since::FirstLook,
             shared_inode: find::shared_inode(),
@@ -131,6 +156,16 @@ impl Watch {
         self.count
     }
 
+    /// Only looks at the rings, and asks the process for no records.
+    pub fn by_looks(self) -> Watch {
+        Watch { records: Records::refused(), ..self }
+    }
+
+    /// Returns the number of records that the process had no room for.
+    pub fn dropped(&self) -> u64 {
+        self.records.dropped()
+    }
+
     /// Returns the number of the process.
     pub fn process(&self) -> u32 {
         self.process.id()
@@ -149,6 +184,22 @@ impl Watch {
             self.next_search_ns = Some(now_ns + SEARCH_NS.max(took_ns * SEARCH_REST));
         }
         let before = crate::processor_time();
+        // Before the records are read: what a process has written until its end is there.
+        looked.has_ended = self.process.has_ended();
+        looked.has_missed |= self.take_records(looked.has_ended, session);
+        match self.records.look(&self.process) {
+            None => {}
+            Some(_) if looked.has_ended => {}
+            Some(Gap::Gone) => self.end_recorded(true, taken, session),
+            Some(gap) => {
+                if matches!(gap, Gap::Refused(_)) {
+                    // The next search begins to look at the rings.
+                    self.end_recorded(false, taken, session);
+                    (self.first, self.next_search_ns) = (Since::FirstLook, None);
+                }
+                looked.gap = Some(gap);
+            }
+        }
         for watched in &mut self.rings {
             let changes = match watched.look(self.shared_inode, &self.process) {
                 // The ring was resized during the look.
@@ -175,8 +226,40 @@ impl Watch {
         }
         self.rings.retain(|watched| !watched.followed.is_gone);
         looked.took = crate::processor_time() - before;
-        looked.has_ended = self.process.has_ended();
         Ok(looked)
+    }
+
+    /// Shows what the process has recorded. True if the next look must come soon.
+    fn take_records(&mut self, has_ended: bool, session: &mut Session) -> bool {
+        let Watch { records, teller, numbers, count, only, process, .. } = self;
+        teller.begin_look();
+        let taken = records.take(has_ended, |event| {
+            let mut event = *event;
+            let head = &mut event.head;
+            head.process = process.id();
+            if head.ring != 0 {
+                if only.is_some() && !numbers.contains_key(&head.ring) {
+                    return;
+                }
+                let its = head.ring;
+                head.ring = *numbers.entry(its).or_insert_with(|| {
+                    *count += 1;
+                    *count
+                });
+                if matches!(event.body, Body::RingEnded(_)) {
+                    numbers.remove(&its);
+                }
+            }
+            let (ring, time_ns) = (head.ring, head.time_ns);
+            match &event.body {
+                // The end of the process is seen, however it ends.
+                Body::Started(_) | Body::Ended(_) => return,
+                Body::Submitted(submitted) => teller.recorded(ring, time_ns, submitted, session),
+                _ => {}
+            }
+            session.event(&event);
+        });
+        records.are_many(taken)
     }
 
     /// Waits for a time, or until the process has ended.
@@ -194,6 +277,7 @@ impl Watch {
                 self.teller.missed(watched, session);
             }
         }
+        self.end_recorded(has_ended, taken, session);
         if has_ended {
             self.teller.report(now_ns(), 0, Kind::Ended, &Ended::default(), None, session);
         }
@@ -212,17 +296,28 @@ impl Watch {
             }
             Err(error) => return Err(Refusal::new(Step::ListDescriptors, self.process.id(), error)),
         };
-        let is_wanted = |found: &Found| self.only.is_none_or(|only| only == found.fd);
+        let only = self.only;
+        let is_wanted = |found: &Found| only.is_none_or(|only| only == found.fd);
+        let there: HashSet<Identity> = found.iter().map(|found| found.identity(self.shared_inode)).collect();
+        self.fresh.retain(|identity| there.contains(identity));
+        self.recorded.retain(|identity, shown| {
+            let is_there = there.contains(identity);
+            if !is_there && *shown == Shown::Here {
+                taken.0.remove(identity);
+            }
+            is_there
+        });
         for found in found.into_iter().filter(is_wanted) {
             let identity = found.identity(self.shared_inode);
             let is_watched = self.rings.iter().any(|watched| watched.identity == identity);
             let (is_refused, is_unready) =
                 (self.refused.contains(&identity), self.unready.contains(&identity));
-            if is_watched || is_refused && !is_unready {
+            if is_watched || self.recorded.contains_key(&identity) || is_refused && !is_unready {
                 continue;
             }
             let was_left = self.left.contains(&identity);
-            if taken.0.contains(&identity) {
+            let is_taken = taken.0.contains(&identity);
+            if is_taken && found.engine == Engine::Kernel {
                 if !was_left {
                     self.left.push(identity);
                 }
@@ -232,6 +327,9 @@ impl Watch {
             let changes = match ring.look(&self.process) {
                 Ok(Some(changes)) => changes,
                 Ok(None) => continue,
+                Err(_) if self.ask_for_records(&ring, &Changes::default(), identity, taken, session) => {
+                    continue;
+                }
                 Err(refusal) if refusal.is_no_ring() && !is_unready => {
                     self.unready.push(identity);
                     continue;
@@ -245,15 +343,91 @@ impl Watch {
                     continue;
                 }
             };
+            if self.ask_for_records(&ring, &changes, identity, taken, session) {
+                continue;
+            }
+            if is_taken {
+                if !was_left {
+                    self.left.push(identity);
+                }
+                continue;
+            }
             self.count += 1;
             let followed = Followed::new(&changes);
             let mut watched = Watched { number: self.count, identity, ring, followed, is_refused: false };
-            self.teller.found(&watched, &changes, session);
+            self.teller.found(watched.number, &watched.ring, &changes, session);
             self.teller.changes(&mut watched, changes, session);
             taken.0.insert(identity);
             self.rings.push(watched);
         }
         Ok(refusals)
+    }
+}
+
+impl Watch {
+    /// Ends the rings that the process writes records of. If they `have_ended`, reports those that it has not reported itself.
+    fn end_recorded(&mut self, have_ended: bool, taken: &mut Taken, session: &mut Session) {
+        let ours = self.recorded.drain().filter(|(_, shown)| *shown == Shown::Here);
+        ours.for_each(|(identity, _)| {
+            taken.0.remove(&identity);
+        });
+        self.fresh.clear();
+        let mut left: Vec<u32> = self.numbers.drain().map(|(_, number)| number).collect();
+        left.sort_unstable();
+        left.truncate(if have_ended { left.len() } else { 0 });
+        for number in left {
+            let in_flight = session.under_way(self.process.id(), number);
+            let body = RingEnded { in_flight, ..RingEnded::default() };
+            self.teller.report(now_ns(), number, Kind::RingEnded, &body, None, session);
+        }
+    }
+
+    /// Asks the process for records of a ring, if that was not done yet. Returns true if it writes them, or will from its next call on; then
+    /// the ring is reported, unless the records do that.
+    fn ask_for_records(
+        &mut self,
+        ring: &Ring,
+        changes: &Changes,
+        identity: Identity,
+        taken: &mut Taken,
+        session: &mut Session,
+    ) -> bool {
+        let Some(offer) = ring.offer().filter(|offer| self.records.accepts(*offer, &self.process)) else {
+            return false;
+        };
+        // If the process answers only now, nothing that the look has found is recorded.
+        self.records.hear(&self.process);
+        // A ring that the process has just made may be among the records that were not read yet.
+        let is_known = self.numbers.contains_key(&offer.serial);
+        if !is_known && self.records.are_taken() && self.fresh.insert(identity) {
+            return true;
+        }
+        if !taken.0.insert(identity) {
+            self.recorded.insert(identity, Shown::Elsewhere);
+            return true;
+        }
+        self.recorded.insert(identity, Shown::Here);
+        if !is_known {
+            self.count += 1;
+            self.numbers.insert(offer.serial, self.count);
+            self.found_recorded(ring.clone(), changes.clone(), identity, session);
+        }
+        true
+    }
+
+    /// Reports a ring that the process will write records of. Requests that were seen are reported if they all have completed: the process
+    /// reports those in flight.
+    fn found_recorded(&mut self, ring: Ring, changes: Changes, identity: Identity, session: &mut Session) {
+        let has_none_in_flight = changes.counters.in_flight() == Some(0) && changes.waiting.is_empty();
+        let changes = if has_none_in_flight && changes.missed_submissions + changes.missed_completions == 0 {
+            changes
+        } else {
+            Changes { counters: changes.counters, ..Changes::default() }
+        };
+        let followed = Followed::new(&changes);
+        let mut watched = Watched { number: self.count, identity, ring, followed, is_refused: false };
+        self.teller.found(watched.number, &watched.ring, &changes, session);
+        self.teller.changes(&mut watched, changes, session);
     }
 }
 

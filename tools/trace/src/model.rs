@@ -394,7 +394,8 @@ impl Request {
             Step::Queued => Some(Way::Queued),
             Step::Deferred | Step::Canceled | Step::Injected => None,
         });
-        decisive.or_else(|| self.is_reported.then_some(Way::Inline))
+        let is_sampled = self.completions.iter().any(Completion::is_sampled);
+        decisive.or_else(|| (self.is_reported && !is_sampled).then_some(Way::Inline))
     }
 
     /// Returns the name that a descriptor had when the request was submitted.
@@ -860,7 +861,7 @@ impl Model {
     fn is_reported(&self, place: Place) -> bool {
         let process = self.process(place.process);
         let engine = match process.and_then(|process| process.ring(place.ring)) {
-            Some(Ring { found: Some(_), .. }) => ENGINE_KERNEL,
+            Some(Ring { found: Some(found), .. }) => found.engine,
             Some(Ring { made: Some(made), .. }) => made.engine,
             _ => process.map_or(0, |process| process.engine),
         };

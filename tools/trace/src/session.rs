@@ -152,6 +152,12 @@ impl Session {
         }
     }
 
+    /// Returns the number of known requests in flight on a ring.
+    pub fn under_way(&self, process: u32, ring: u32) -> u64 {
+        let ring = self.model.process(process).and_then(|process| process.ring(ring));
+        ring.map_or(0, |ring| ring.under_way() as u64)
+    }
+
     /// True if a ring of the kernel was seen.
     pub fn has_kernel_ring(&self) -> bool {
         self.model.has_kernel_ring()

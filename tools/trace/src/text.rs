@@ -408,11 +408,13 @@ impl Text {
     fn found(&mut self, found: &RingFound) {
         let RingFound { fd, engine, sq_entries, cq_entries, submitted, posted } = *found;
         let engine = calls::engine(engine);
-        let _ = write!(
-            self.line,
-            "found: descriptor {fd}, {engine} engine, {sq_entries} SQ entries, {cq_entries} CQ entries; \
-             before: {submitted} submitted, {posted} completed"
-        );
+        let _ = write!(self.line, "found: descriptor {fd}, {engine} engine");
+        if sq_entries > 0 {
+            let _ = write!(
+                self.line,
+                ", {sq_entries} SQ entries, {cq_entries} CQ entries; before: {submitted} submitted, {posted} completed"
+            );
+        }
     }
 
     fn unseen(&mut self, unseen: &Unseen) {

@@ -7,6 +7,7 @@ use crate::cli::Trace;
 use crate::status::{OWN_FAILURE, fail};
 use anyring_say::say_error;
 use anyring_top::process;
+use anyring_top::records::Gap;
 use anyring_top::refusal::Refusal;
 use anyring_top::short_pause;
 use anyring_top::trace::{Taken, Watch};
@@ -35,20 +36,40 @@ pub fn attach(arguments: &Trace, session: &mut Session) -> ExitCode {
     }
     // A process that is named twice is watched once.
     let processes: BTreeSet<u32> = arguments.processes.iter().copied().collect();
-    let watches = match processes.into_iter().map(Watch::new).collect() {
+    let is_sampled = arguments.sampled;
+    let watch = |process| begun(Watch::new(process), is_sampled);
+    let watches = match processes.into_iter().map(watch).collect() {
         Ok(watches) => watches,
         Err(refusal) => return refused(&refusal),
     };
-    let mut attached = Attached { watches, taken: Taken::default(), family: follows.then(Family::default) };
+    let mut attached = Attached {
+        watches,
+        taken: Taken::default(),
+        family: follows.then(Family::default),
+        dropped: 0,
+        is_sampled,
+    };
     anyring_top::signals::catch_end(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]);
     let result = attached.follow(session);
     for mut watch in attached.watches {
+        attached.dropped += watch.dropped();
         watch.end(false, &mut attached.taken, session);
+    }
+    session.miss(attached.dropped);
+    if attached.dropped > 0 {
+        say_error!(
+            "anyring: {} records were lost: the process wrote faster than they were read",
+            attached.dropped
+        );
     }
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(refusal) => refused(&refusal),
     }
+}
+
+fn begun(watch: Result<Watch, Refusal>, is_sampled: bool) -> Result<Watch, Refusal> {
+    if is_sampled { watch.map(Watch::by_looks) } else { watch }
 }
 
 fn refused(refusal: &Refusal) -> ExitCode {
@@ -61,6 +82,10 @@ struct Attached {
     taken: Taken,
     /// The processes that were started by those that are named; `None` if they are not followed.
     family: Option<Family>,
+    /// The number of records that processes had no room for.
+    dropped: u64,
+    /// The rings of the user engine are looked at, too.
+    is_sampled: bool,
 }
 
 /// The processes that are watched because a watched process has started them.
@@ -76,7 +101,7 @@ struct Family {
 
 impl Family {
     /// Begins to watch new children of the processes. At the first search they may be older than the trace.
-    fn search(&mut self, watches: &mut Vec<Watch>) {
+    fn search(&mut self, watches: &mut Vec<Watch>, is_sampled: bool) {
         let now = Instant::now();
         if self.next_search.is_some_and(|next| now < next) {
             return;
@@ -94,7 +119,7 @@ impl Family {
                 }
                 let begun =
                     if self.next_search.is_none() { Watch::new(child) } else { Watch::of_started(child) };
-                match begun {
+                match self::begun(begun, is_sampled) {
                     Ok(watch) => {
                         watches.push(watch);
                         self.watched.insert(child);
@@ -121,7 +146,7 @@ impl Attached {
         let mut is_first = true;
         while !self.watches.is_empty() && !session.is_over() && !anyring_top::signals::has_to_end() {
             if let Some(family) = &mut self.family {
-                family.search(&mut self.watches);
+                family.search(&mut self.watches, self.is_sampled);
             }
             let (took, passed_by) = self.look(session)?;
             if is_first {
@@ -161,6 +186,9 @@ impl Attached {
                     for refusal in &looked.refusals {
                         say_error!("anyring: {refusal}: this ring is left out");
                     }
+                    if let Some(gap) = &looked.gap {
+                        say_gap(watch.process(), gap);
+                    }
                     if looked.has_ended { self.end(index, true, session) } else { index += 1 }
                 }
                 Err(refusal) => {
@@ -179,8 +207,23 @@ impl Attached {
     /// Ends the watch of a process. Of a child without rings nothing was told, and its end is not told either.
     fn end(&mut self, index: usize, has_ended: bool, session: &mut Session) {
         let mut watch = self.watches.remove(index);
+        self.dropped += watch.dropped();
         let is_child = self.family.as_mut().is_some_and(|family| family.watched.remove(&watch.process()));
         watch.end(has_ended && (!is_child || watch.count() > 0), &mut self.taken, session);
+    }
+}
+
+fn say_gap(process: u32, gap: &Gap) {
+    match gap {
+        // Its rings have ended, which is told.
+        Gap::Gone => {}
+        Gap::Refused(why) => say_error!(
+            "anyring: process {process} writes no records: {why}: its rings are sampled (docs/trace.md)"
+        ),
+        Gap::Paused => say_error!(
+            "anyring: process {process} has ended its records, because anyring did not read them for some seconds: \
+             there is a gap"
+        ),
     }
 }
 

@@ -22,6 +22,7 @@ use crate::find::Engine;
 use crate::follow::{Changes, Posted, Taken};
 use crate::pair::{Known, Pairs};
 use crate::process;
+use crate::ring::Ring;
 
 /// The time between two reports of how many requests and completions were missed.
 const UNSEEN_NS: u64 = 1_000_000_000;
@@ -50,9 +51,9 @@ impl Teller {
     }
 
     /// Reports a ring that was found.
-    pub fn found(&mut self, watched: &Watched, changes: &Changes, session: &mut Session) {
+    pub fn found(&mut self, number: u32, ring: &Ring, changes: &Changes, session: &mut Session) {
         let Changes { counters, submissions, completions, .. } = changes;
-        let found = watched.ring.found();
+        let found = ring.found();
         let body = RingFound {
             fd: found.fd,
             engine: if found.engine == Engine::User { ENGINE_USER } else { ENGINE_KERNEL },
@@ -61,7 +62,7 @@ impl Teller {
             submitted: counters.sq_head.wrapping_sub(*submissions),
             posted: counters.cq_tail.wrapping_sub(*completions),
         };
-        self.report(now_ns(), watched.number, Kind::RingFound, &body, None, session);
+        self.report(now_ns(), number, Kind::RingFound, &body, None, session);
     }
 
     /// Reports the changes that a look has found.
@@ -73,7 +74,7 @@ impl Teller {
         followed.serial += u64::from(changes.submissions);
         followed.note_irregularities(&changes);
         changes.taken.retain(|taken| !followed.foretold.remove(&taken.position));
-        self.named.clear();
+        self.begin_look();
         let serials: Vec<u64> =
             changes.taken.iter().map(|taken| self.taken(watched, taken, &look, session)).collect();
         let followed = &mut watched.followed;
@@ -230,6 +231,18 @@ impl Teller {
         watched.followed.is_gone = true;
     }
 
+    /// Begins a look: names that were read before are read again.
+    pub fn begin_look(&mut self) {
+        self.named.clear();
+    }
+
+    /// Reports the names of the files of a request that the process has recorded, if they have changed.
+    pub fn recorded(&mut self, ring: u32, time_ns: u64, submitted: &Submitted, session: &mut Session) {
+        let sqe = Sqe::from_words(submitted.sqe);
+        self.names(ring, time_ns, &sqe, session);
+        self.name(ring, time_ns, submitted.file, session);
+    }
+
     /// Reports the names of a request's files, if they have changed.
     fn names(&mut self, ring: u32, time_ns: u64, sqe: &Sqe, session: &mut Session) {
         let arguments = ops::lookup(sqe.opcode).arguments.iter();
@@ -242,15 +255,22 @@ impl Teller {
                 Argument::SecondFile(registered) => sqe.op_flags & registered == 0,
                 _ => false,
             };
-            if !is_file || fd < 0 || !self.named.insert(fd) {
-                continue;
+            if is_file {
+                self.name(ring, time_ns, fd, session);
             }
-            let name = process::target(self.process, fd).unwrap_or_default();
-            if self.names.get(&fd) != Some(&name) {
-                let body = FileNamed { fd, reserved: 0 };
-                self.report(time_ns, ring, Kind::FileNamed, &body, Some(name.as_bytes()), session);
-                self.names.insert(fd, name);
-            }
+        }
+    }
+
+    /// Reports the name of a descriptor, if it has changed since the last look.
+    fn name(&mut self, ring: u32, time_ns: u64, fd: RawFd, session: &mut Session) {
+        if fd < 0 || !self.named.insert(fd) {
+            return;
+        }
+        let name = process::target(self.process, fd).unwrap_or_default();
+        if self.names.get(&fd) != Some(&name) {
+            let body = FileNamed { fd, reserved: 0 };
+            self.report(time_ns, ring, Kind::FileNamed, &body, Some(name.as_bytes()), session);
+            self.names.insert(fd, name);
         }
     }
 
