@@ -117,14 +117,14 @@ pub fn forked() {
     // SAFETY: the caller says that this thread is the only one of the process.
     unsafe {
         HELD.reset();
-        // First: what follows ends requests, which may be recorded.
-        trace::demand::forked();
         nonblocking::forked();
         threads::forked();
         registry::forked();
         let rings = core::mem::take(&mut *HELD.lock());
         // Most programs never make a call, and each page that a child touches costs it as much as some system calls.
         if identity::is_entered() {
+            // First: what follows ends requests, which may be recorded.
+            trace::demand::forked();
             waits::forked();
             unseen::forked();
             family::born(!rings.is_empty());
