@@ -40,18 +40,13 @@ const FLAGS: u32 = IORING_NOP_INJECT_RESULT
     | IORING_NOP_CQE32;
 
 fn prep(cx: &mut Attempt<'_>) -> Result<(), Errno> {
-    let mixed = cx.ring.is(IORING_SETUP_CQE_MIXED);
-    let big = mixed || cx.ring.is(IORING_SETUP_CQE32);
+    let big = cx.ring.is(IORING_SETUP_CQE_MIXED) || cx.ring.is(IORING_SETUP_CQE32);
     let request = cx.request_mut();
     if request.sqe.op_flags & !FLAGS != 0 {
         return Err(Errno::EINVAL);
     }
-    if request.sqe.op_flags & IORING_NOP_CQE32 != 0 {
-        if !big {
-            return Err(Errno::EINVAL);
-        }
-        request.cqe_flags = if mixed { IORING_CQE_F_32 } else { 0 };
-        request.big_cqe = [request.sqe.off, request.sqe.addr];
+    if request.sqe.op_flags & IORING_NOP_CQE32 != 0 && !big {
+        return Err(Errno::EINVAL);
     }
     if request.sqe.op_flags & IORING_NOP_FIXED_FILE != 0 {
         request.flags.set(Flags::FIXED_FILE);
@@ -70,6 +65,12 @@ fn issue(cx: &mut Attempt<'_>) -> Outcome {
         return Outcome::Complete(0);
     }
     let sqe = *sqe;
+    if sqe.op_flags & IORING_NOP_CQE32 != 0 {
+        // Not before: a NOP that its chain cancels has an ordinary CQE.
+        let mixed = if cx.ring.is(IORING_SETUP_CQE_MIXED) { IORING_CQE_F_32 } else { 0 };
+        let request = cx.request_mut();
+        (request.cqe_flags, request.big_cqe) = (mixed, [sqe.off, sqe.addr]);
+    }
     if sqe.op_flags & IORING_NOP_FILE != 0 && !cx.file().is_ok_and(os::is_open) {
         return Errno::EBADF.into();
     }

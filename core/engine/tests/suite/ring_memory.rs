@@ -323,6 +323,22 @@ fn big_completions_among_small_ones(mut ring: Ring) -> impl Answer {
     (seen, cqes)
 }
 
+/// A NOP that is cancelled with its chain did not get as far as its big completion.
+#[both]
+fn what_a_chain_cancels_has_ordinary_completions(engine: Engine) -> impl Answer {
+    [IORING_SETUP_CQE32, IORING_SETUP_CQE_MIXED].map(|flags| {
+        let mut ring = Ring::new(engine, 4, flags);
+        let big = Sqe { op_flags: IORING_NOP_CQE32, off: 5, addr: 6, ..nop(2, 0) };
+        let fails = Sqe {
+            op_flags: IORING_NOP_CQE32 | IORING_NOP_INJECT_RESULT,
+            len: (-libc::EIO) as u32,
+            ..nop(1, LINK)
+        };
+        ring.submit_and_wait(&[Sqe { off: 7, addr: 8, ..fails }, big], 2);
+        [ring.reap_big(), ring.reap_big()]
+    })
+}
+
 #[both]
 fn a_big_completion_needs_a_ring_that_has_them(engine: Engine) -> impl Answer {
     [0, IORING_SETUP_CQE32, IORING_SETUP_CQE_MIXED].map(|flags| {
