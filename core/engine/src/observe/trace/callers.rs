@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use anyring_trace::buffer::{CALLERS, Record};
 use anyring_trace::event::{Attachment, Called, Content, Kind, Mapped, Plain, padded};
 
-use crate::observe::trace::{Attachments, Moment, Samples, Tracer, tracer};
+use crate::observe::trace::{Attachments, Moment, Samples, Tracer, tracer_for_good};
 use crate::os::sync::atomic::{AtomicBool, Ordering};
 use crate::os::{self, user};
 
@@ -63,15 +63,16 @@ impl Attachments for Stack {
     }
 }
 
-/// True if the reader asks for the callers of rings.
+/// True if the reader asks for the callers of rings. A watcher never does; so this takes no lock, because a signal handler that enters a ring
+/// may interrupt it.
 pub fn are_wanted() -> bool {
-    tracer().is_some_and(|tracer| tracer.wants_callers())
+    tracer_for_good().is_some_and(Tracer::wants_callers)
 }
 
 /// Records that code of the program is about to enter a ring in the calling thread, with these registers.
 #[cold]
 pub fn called(registers: Called) {
-    let Some(tracer) = tracer().filter(|tracer| tracer.wants_callers()) else { return };
+    let Some(tracer) = tracer_for_good().filter(|tracer| tracer.wants_callers()) else { return };
     if !MAPPED.swap(true, Ordering::Relaxed) {
         tracer.tell_mappings();
     }
@@ -80,7 +81,7 @@ pub fn called(registers: Called) {
 
 impl Tracer {
     fn wants_callers(&self) -> bool {
-        self.lease.is_none() && self.buffer.header().settings.flags.load(Ordering::Relaxed) & CALLERS != 0
+        self.buffer.header().settings.flags.load(Ordering::Relaxed) & CALLERS != 0
     }
 
     /// Records the mappings of files whose code may be executed.

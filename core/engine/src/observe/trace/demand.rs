@@ -197,6 +197,8 @@ pub unsafe fn forked() {
     if let Some(lease) = WRITER.lock().take().as_ref().and_then(|writer| writer.lease.as_ref()) {
         // The memory is the parent's alone, and may be other memory here.
         lease.memory.store(core::ptr::null_mut(), Ordering::Relaxed);
+        // Another thread of the parent may hold the writer, which is not freed here then.
+        lease.close_descriptor();
     }
 }
 
@@ -219,11 +221,12 @@ impl Lease {
         if header.abandoned.load(Ordering::Relaxed) != 0 {
             return false;
         }
-        if beat == self.beat.load(Ordering::Relaxed) {
+        // Acquire pairs with the release below: the time is that of this sign of life, or a later one.
+        if beat == self.beat.load(Ordering::Acquire) {
             return now_ns.saturating_sub(self.since_ns.load(Ordering::Relaxed)) < LEASE_NS;
         }
-        self.beat.store(beat, Ordering::Relaxed);
         self.since_ns.store(now_ns, Ordering::Relaxed);
+        self.beat.store(beat, Ordering::Release);
         self.close_descriptor();
         true
     }

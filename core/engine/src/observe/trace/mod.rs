@@ -58,10 +58,16 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 #[inline]
 fn tracer() -> Option<Held> {
+    tracer_for_good().map(Held::ForGood).or_else(demand::writer)
+}
+
+/// Returns the tracer of a process that is traced from its beginning.
+#[inline]
+fn tracer_for_good() -> Option<&'static Tracer> {
     // Acquire pairs with the release store in `attach`.
     let tracer = TRACER.load(Ordering::Acquire);
     // SAFETY: null, or never freed.
-    unsafe { tracer.as_ref() }.map(Held::ForGood).or_else(demand::writer)
+    unsafe { tracer.as_ref() }
 }
 
 /// Reports events of this process, which runs `engine`, in the buffer behind `fd` from now on; `fd` stays the
