@@ -4,8 +4,9 @@
 //! it holds the lock: a process that finds this out takes the lock over, with the state as the dead
 //! process left it. So the page contains only integers, and readers check every index in it.
 
-use crate::os::sync::atomic::{AtomicU32, Ordering};
+use crate::os::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::cell::UnsafeCell;
+use core::ptr::NonNull;
 
 use crate::abi::Errno;
 use crate::os;
@@ -15,8 +16,10 @@ use crate::process::family;
 pub const OWNERS: usize = 32;
 /// Number of letters for which a page has room.
 pub const MAIL: usize = 32;
-/// Number of CQEs that wait for which a page has room.
-pub const CQES: usize = 1 << 16;
+/// Number of CQEs that wait for which a page has room, beside those that wait when it is made.
+const CQES: usize = 1 << 16;
+/// The length of a page where there is no memory for so many, in bytes.
+const SHORT: usize = 4096;
 
 /// Set in the lock word while a thread sleeps for the lock.
 const CONTENDED: u32 = 1 << 31;
@@ -28,7 +31,38 @@ const PATIENCE_NS: u64 = 20_000_000;
 pub struct Page {
     /// 0, or the holder's number in the family, with [`CONTENDED`].
     lock: AtomicU32,
+    /// The length of the page with the places behind it, in bytes.
+    length: u32,
     state: UnsafeCell<State>,
+}
+
+/// The content of a CQE that waits.
+type Content = [u64; 4];
+
+const _: () = assert!(
+    size_of::<Page>() % align_of::<Content>() == 0 && size_of::<Page>() + 32 * size_of::<Content>() <= SHORT
+);
+
+/// The places behind a page for the content of CQEs. They have the same address in all processes that inherit them.
+#[derive(Clone, Copy)]
+pub struct Places {
+    first: NonNull<Content>,
+    count: usize,
+}
+
+// SAFETY: the places are only accessed with the lock of the page held.
+unsafe impl Send for Places {}
+
+impl Places {
+    /// Returns the number of CQEs that may wait.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    fn at(&self, place: usize) -> NonNull<Content> {
+        // SAFETY: within the places.
+        unsafe { self.first.add(place % self.count) }
+    }
 }
 
 // SAFETY: the state is only accessed with the lock held.
@@ -100,59 +134,77 @@ pub struct Letter {
 #[repr(C)]
 pub struct Cqes {
     /// The place of the first (the upper half) and the number of CQEs. They are one word: a process that is killed has changed both or neither.
-    span: u64,
-    /// Number of CQEs that were ever added.
+    span: AtomicU64,
+    /// Number of CQEs that were ever added. A process that is killed may have counted one that it has not added.
     pub added: u32,
-    /// The content of CQEs.
-    places: [[u64; 4]; CQES],
 }
 
 impl Cqes {
     /// Returns the place of the first, and the number of CQEs.
-    fn span(&self) -> (usize, usize) {
-        ((self.span >> 32) as usize % CQES, (self.span as u32 as usize).min(CQES))
+    fn span(&self, places: &Places) -> (usize, usize) {
+        // Acquire pairs with the release in `set_span`: the process that added the last CQE may have been killed before it unlocked the page.
+        let span = self.span.load(Ordering::Acquire);
+        ((span >> 32) as usize % places.count, (span as u32 as usize).min(places.count))
+    }
+
+    fn set_span(&mut self, first: usize, count: usize) {
+        // Release pairs with the acquire in `span`: the CQEs of the span are there.
+        self.span.store((first as u64) << 32 | count as u64, Ordering::Release);
     }
 
     /// Returns the number of CQEs.
-    pub fn len(&self) -> usize {
-        self.span().1
+    pub fn len(&self, places: &Places) -> usize {
+        self.span(places).1
     }
 
     /// Adds a CQE. Returns false if there is no room.
-    pub fn push(&mut self, cqe: [u64; 4]) -> bool {
-        let (first, count) = self.span();
-        if count >= CQES {
+    pub fn push(&mut self, places: &Places, cqe: Content) -> bool {
+        let (first, count) = self.span(places);
+        if count >= places.count {
             return false;
         }
-        // From the beginning again once all are taken: memory is taken only as far as it is needed.
+        // From the beginning again once all are taken: a queue that empties now and then takes little memory.
         let first = if count == 0 { 0 } else { first };
-        self.places[(first + count) % CQES] = cqe;
-        self.span = (first as u64) << 32 | (count as u64 + 1);
+        // SAFETY: the lock of the page is held, as this reference says.
+        unsafe { places.at(first + count).write(cqe) };
         self.added = self.added.wrapping_add(1);
+        self.set_span(first, count + 1);
         true
     }
 
     /// Returns the first CQE.
-    pub fn first(&self) -> Option<[u64; 4]> {
-        let (first, count) = self.span();
-        (count > 0).then(|| self.places[first])
+    pub fn first(&self, places: &Places) -> Option<Content> {
+        let (first, count) = self.span(places);
+        // SAFETY: as in `push`.
+        (count > 0).then(|| unsafe { places.at(first).read() })
     }
 
     /// Removes the first CQE, if there is one.
-    pub fn remove_first(&mut self) {
-        let (first, count) = self.span();
+    pub fn remove_first(&mut self, places: &Places) {
+        let (first, count) = self.span(places);
         if count > 0 {
-            self.span = (first as u64 + 1) << 32 | (count as u64 - 1);
+            self.set_span(first + 1, count - 1);
         }
     }
 }
 
 impl Page {
-    /// Maps a fresh page of zeros that children inherit.
-    pub fn create() -> Result<&'static Page, Errno> {
-        let page = os::map_much_for_children(size_of::<Page>())?.cast::<Page>();
-        // SAFETY: mapped until `destroy`; all zeros is a valid page with a free lock.
-        Ok(unsafe { &*page })
+    /// Maps a fresh page of zeros that children inherit, with places for `waiting` CQEs and for more. Where memory is scarce, these are few.
+    pub fn create(waiting: usize) -> Result<(&'static Page, Places), Errno> {
+        const FEW: usize = (SHORT - size_of::<Page>()) / size_of::<Content>();
+        let many = CQES + waiting;
+        let length = size_of::<Page>() + many * size_of::<Content>();
+        let (page, length, count) = match os::map_much_for_children(length) {
+            Ok(page) => (page, length, many),
+            Err(_) if waiting <= FEW => (os::map_for_children(SHORT)?, SHORT, FEW),
+            Err(errno) => return Err(errno),
+        };
+        let page = NonNull::new(page.cast::<Page>()).ok_or(Errno::ENOMEM)?;
+        // SAFETY: mapped until `destroy`; all zeros is a valid page with a free lock. The places lie behind it, in the same mapping.
+        unsafe {
+            (*page.as_ptr()).length = length as u32;
+            Ok((page.as_ref(), Places { first: page.add(1).cast(), count }))
+        }
     }
 
     /// Unmaps the page from this process.
@@ -161,7 +213,7 @@ impl Page {
     /// No thread in this process may use the page any more.
     pub unsafe fn destroy(&'static self) {
         // SAFETY: mapped in `create` with this length, by this process or an ancestor.
-        unsafe { os::unmap(core::ptr::from_ref(self).cast_mut().cast(), size_of::<Page>()) };
+        unsafe { os::unmap(core::ptr::from_ref(self).cast_mut().cast(), self.length as usize) };
     }
 
     /// Returns the state.

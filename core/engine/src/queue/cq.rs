@@ -3,7 +3,7 @@
 use linux_raw_sys::io_uring::{IORING_SETUP_CQE32, IORING_SQ_CQ_OVERFLOW};
 
 use crate::abi::layout::Word;
-use crate::abi::{IORING_CQE_F_32, IORING_CQE_F_SKIP, IORING_SETUP_CQE_MIXED};
+use crate::abi::{Errno, IORING_CQE_F_32, IORING_CQE_F_SKIP, IORING_SETUP_CQE_MIXED};
 use crate::process::page::Page;
 use crate::queue::waiting::Waiting;
 use crate::queue::{Cqe, Queues};
@@ -113,10 +113,16 @@ impl Cq {
         Some(core::mem::take(&mut self.uncounted))
     }
 
-    /// Moves waiting CQEs to a fresh page: messages if the ring holds them back, else those that found it full. Only the thread that fetches
-    /// messages fills such a ring. Returns false if the page has no room for them.
-    pub fn share(&mut self, page: &'static Page, holds_messages_back: bool) -> bool {
-        if holds_messages_back { self.messages.share(page) } else { self.kept.share(page) }
+    /// Makes a page for the processes that share the ring, and moves waiting CQEs to it: messages if the ring holds them back, else those that
+    /// found it full. Only the thread that fetches messages fills such a ring.
+    ///
+    /// # Errors
+    /// The errors of mappings.
+    pub fn share(&mut self, holds_messages_back: bool) -> Result<&'static Page, Errno> {
+        let waiting = if holds_messages_back { &mut self.messages } else { &mut self.kept };
+        let (page, places) = Page::create(waiting.len())?;
+        waiting.share(page, places);
+        Ok(page)
     }
 
     /// Forgets the page, in which no CQE waits.
@@ -183,6 +189,11 @@ impl Queues {
         let posted = self.cq.kept.is_empty() && self.store(cqe);
         self.cq.uncounted += u64::from(posted);
         posted
+    }
+
+    /// True if another CQE would be posted or kept.
+    pub fn may_post(&self) -> bool {
+        self.cq.kept.has_room() || self.has_room_for(1)
     }
 
     /// Keeps a CQE, even if the ring has room.

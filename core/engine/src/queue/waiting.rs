@@ -2,7 +2,7 @@
 
 use alloc::collections::VecDeque;
 
-use crate::process::page::{self, Page};
+use crate::process::page::{self, Page, Places};
 use crate::queue::Cqe;
 
 /// Most CQEs that wait in one process; the kernel's limit is memory.
@@ -21,6 +21,7 @@ pub(super) struct Waiting {
 /// The CQEs in the page.
 struct Place {
     page: &'static Page,
+    places: Places,
     /// [`page::Cqes::added`], as of the last [`Waiting::resync`], but for changes by this process.
     added: u32,
 }
@@ -45,6 +46,11 @@ impl Waiting {
         self.count
     }
 
+    /// True if there is room for another CQE.
+    pub fn has_room(&self) -> bool {
+        self.count < self.shared.as_ref().map_or(MOST, |place| place.places.count())
+    }
+
     /// Adds a CQE. Returns false if there is no room.
     pub fn push(&mut self, cqe: Cqe) -> bool {
         let added = match &mut self.shared {
@@ -56,7 +62,7 @@ impl Waiting {
                 has_room
             }
             Some(place) => {
-                let added = place.cqes().push(to_words(&cqe));
+                let added = place.cqes().push(&place.places, to_words(&cqe));
                 place.added = place.cqes().added;
                 added
             }
@@ -72,7 +78,7 @@ impl Waiting {
         }
         match &self.shared {
             None => self.own.front().copied(),
-            Some(place) => place.cqes().first().map(from_words),
+            Some(place) => place.cqes().first(&place.places).map(from_words),
         }
     }
 
@@ -80,20 +86,17 @@ impl Waiting {
     pub fn remove_first(&mut self) {
         match &self.shared {
             None => _ = self.own.pop_front(),
-            Some(place) => place.cqes().remove_first(),
+            Some(place) => place.cqes().remove_first(&place.places),
         }
         self.count = self.count.saturating_sub(1);
     }
 
-    /// Moves the CQEs to a fresh page. Returns false, and moves none, if the page has no room for them.
-    pub fn share(&mut self, page: &'static Page) -> bool {
-        if self.own.len() > page::CQES {
-            return false;
-        }
-        self.shared = Some(Place { page, added: 0 });
+    /// Moves the CQEs to a fresh page, which has room for them.
+    pub fn share(&mut self, page: &'static Page, places: Places) {
+        debug_assert!(self.own.len() <= places.count(), "the page was made for them");
+        self.shared = Some(Place { page, places, added: 0 });
         self.count = 0;
         core::mem::take(&mut self.own).into_iter().for_each(|cqe| _ = self.push(cqe));
-        true
     }
 
     /// Forgets the page, in which no CQE waits.
@@ -105,7 +108,7 @@ impl Waiting {
     /// Reads what other processes have changed in the page. True if they have added CQEs.
     pub fn resync(&mut self) -> bool {
         let Some(place) = &mut self.shared else { return false };
-        let (count, added) = (place.cqes().len(), place.cqes().added);
+        let (count, added) = (place.cqes().len(&place.places), place.cqes().added);
         self.count = count;
         core::mem::replace(&mut place.added, added) != added
     }

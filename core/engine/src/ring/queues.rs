@@ -94,7 +94,7 @@ impl Core {
     /// Receives a completion from another ring or process.
     ///
     /// # Errors
-    /// `EOVERFLOW` if there is no room for a message that has to wait.
+    /// `EOVERFLOW` if there is no room for a message that has to wait, or finds the CQ full.
     pub fn receive(&mut self, cqe: Cqe) -> Result<(), Errno> {
         if self.holds_messages_back() {
             if !self.queues.cq.hold_back(cqe) {
@@ -103,6 +103,9 @@ impl Core {
             self.notify_deferred();
             self.shared.tell_others();
         } else {
+            if !self.queues.may_post() {
+                return Err(Errno::EOVERFLOW);
+            }
             self.beside_batch(|core| core.post_unrequested(cqe));
         }
         Ok(())
@@ -128,6 +131,10 @@ impl Core {
     /// Moves kept CQEs into the ring, as far as there is room.
     pub(in crate::ring) fn flush_overflow(&mut self) {
         if self.queues.cq.kept() == 0 {
+            // A process that was killed before it kept its CQE, or after it moved the last one, has left the flag.
+            if self.shared.has_page() {
+                self.queues.memory.change_sq_flags(0, IORING_SQ_CQ_OVERFLOW);
+            }
             return;
         }
         self.hold_queue();

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::lacking_calls::refuse;
 use crate::common::prelude::*;
 
 fn nop(user_data: u64) -> Sqe {
@@ -631,15 +632,50 @@ fn messages_of_several_processes_have_one_order(engine: Engine) -> impl Answer {
 }
 
 /// No message is lost for which there is no room: its sender learns of that.
-#[by(ours(8, DEFER))]
-fn messages_to_a_parent_that_does_not_fetch_are_refused_at_last(mut ring: Ring) {
-    const ROOM: u64 = 1 << 16;
-    let pid = child(|| send_messages(&ring, 0..ROOM + 5, 64) == (ROOM, Some(-libc::EOVERFLOW)));
-    assert_eq!(ended(pid), 0);
-    assert!(in_order(&mut ring, ROOM as usize).into_iter().eq(0..ROOM) && ring.reap().is_none());
-    // There is room again.
-    let pid = child(|| send_messages(&ring, 0..9, 8) == (9, None));
-    assert_eq!((ended(pid), in_order(&mut ring, 9)), (0, (0..9).collect()));
+#[test]
+fn messages_to_a_parent_that_does_not_fetch_are_refused_at_last() {
+    // A ring that does not defer has its CQ, too.
+    for (flags, room) in [(DEFER, 1 << 16), (0, (1 << 16) + 16)] {
+        let mut ring = Ring::new(Engine::User, 8, flags);
+        let pid = child(|| send_messages(&ring, 0..room + 5, 64) == (room, Some(-libc::EOVERFLOW)));
+        assert_eq!(ended(pid), 0);
+        assert!(in_order(&mut ring, room as usize).into_iter().eq(0..room) && ring.reap().is_none());
+        // There is room again.
+        let pid = child(|| send_messages(&ring, 0..9, 8) == (9, None));
+        assert_eq!((ended(pid), in_order(&mut ring, 9)), (0, (0..9).collect()));
+    }
+}
+
+/// Whatever waits when the ring is forked is in front of what the child does.
+#[both(8, 0)]
+fn any_number_may_wait_at_a_fork(mut ring: Ring) -> impl Answer {
+    const BEFORE: u64 = (1 << 16) + 800;
+    let sent = (0..BEFORE).step_by(8).all(|first| {
+        let sqes: Vec<Sqe> = (first..first + 8).map(nop).collect();
+        submit(&mut ring, &sqes) == 8
+    });
+    let pid = child(|| (BEFORE..BEFORE + 3).all(|user_data| submit(&mut ring, &[nop(user_data)]) == 1));
+    let ended = ended(pid);
+    (sent, ended, in_order(&mut ring, BEFORE as usize + 3).into_iter().eq(0..BEFORE + 3), ring.overflowed())
+}
+
+/// Where there is no memory for many messages, the processes share room for a few.
+#[cfg(not(anyring_sanitizer))]
+#[both]
+fn messages_arrive_where_little_memory_can_be_shared(engine: Engine) -> impl Answer {
+    let pid = child(|| {
+        let mut senders = Ring::new(engine, 8, 0);
+        // The processes know of each other from here on, which takes memory files, too.
+        let first = ended(child(|| true));
+        let mut ring = Ring::new(engine, 8, DEFER);
+        refuse(libc::SYS_memfd_create, None, libc::ENOSYS);
+        let pid = child(|| {
+            let message = |off| Sqe { fd: ring.fd, off, ..sqe(IORING_OP_MSG_RING, off) };
+            results(&senders.run(&[message(1), message(2)])) == [(1, 0), (2, 0)]
+        });
+        first == 0 && ended(pid) == 0 && in_order(&mut ring, 2) == [1, 2]
+    });
+    ended(pid)
 }
 
 /// An epoll instance that a ring is put into after the `fork`, and an eventfd that is registered then, hear of each message, the last as well.

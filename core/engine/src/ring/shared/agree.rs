@@ -34,12 +34,9 @@ impl Core {
         if self.shared.has_page() || family::found().is_err() {
             return None;
         }
-        let page = Page::create().ok()?;
-        let Ok(bell) = os::eventfd() else {
-            // SAFETY: nobody has seen the page.
-            unsafe { page.destroy() };
-            return None;
-        };
+        let bell = os::eventfd().ok()?;
+        let holds_messages_back = self.holds_messages_back();
+        let page = self.queues.cq.share(holds_messages_back).inspect_err(|_| os::close_own(bell)).ok()?;
         // SAFETY: no other process has the page.
         let state = unsafe { page.state() };
         state.last = family::own();
@@ -47,13 +44,6 @@ impl Core {
         state.receive_queues = self.resources.receive_queues.next_id();
         state.sq_thread = if self.drive.token.driver() == Driver::SqThread { family::own() } else { 0 };
         state.readable = u32::from(self.drive.observers.shows_readable(None));
-        let holds_messages_back = self.holds_messages_back();
-        if !self.queues.cq.share(page, holds_messages_back) {
-            os::close_own(bell);
-            // SAFETY: as above.
-            unsafe { page.destroy() };
-            return None;
-        }
         self.shared.0 = Some(Box::new(Shared {
             page,
             bell,
@@ -131,7 +121,7 @@ impl Core {
     /// Gives the page up if no other process is left that could use the ring. Checks that now and then.
     fn unshare_if_alone(&mut self) {
         let Some(shared) = &self.shared.0 else { return };
-        let is_left = || shared.state().letters > 0 || shared.state().cqes.len() > 0;
+        let is_left = || shared.state().letters > 0 || self.queues.cq.kept() + self.queues.cq.messages() > 0;
         if self.life.activity() % LOOKS == 0 && !is_left() && family::is_alone() {
             let readable = self.shared.common_stand_in_is_readable();
             self.queues.cq.unshare();
