@@ -196,6 +196,18 @@ fn a_watcher_that_does_not_read_holds_nobody_up(mut ring: Ring) {
     assert!(records + dropped >= 2 * (requests - 128), "{records}, {dropped}, {requests} requests");
 }
 
+/// Whether callers are wanted is asked before a thread is inside the engine: where it waits for a lock, a signal handler may have interrupted the
+/// thread that holds the lock.
+#[by(ours(8, 0))]
+fn whether_callers_are_wanted_is_asked_without_a_lock(mut ring: Ring) {
+    let watcher = Watcher::of(desk_of(&ring), || drop(ring.run(&[nop(1, 0)])));
+    // All locks of the engine are held.
+    frontend::before_fork();
+    assert!(!frontend::wants_callers());
+    frontend::after_fork();
+    watcher.leave();
+}
+
 #[by(ours(8, 0))]
 fn a_child_is_not_watched_with_its_parent(mut ring: Ring) {
     let address = desk_of(&ring);
