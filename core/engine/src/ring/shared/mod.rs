@@ -12,8 +12,9 @@
 //! - the CQEs that wait ([`crate::queue::Cq`]), in one order for all processes: any process posts those that found the CQ full, and the
 //!   process of the one thread that fetches posts messages.
 //!
-//! A process may be killed after it has posted and before it rings the bell. So a thread that sleeps for a ring that several processes have
-//! used looks at the ring every second; the look takes the lock over from a dead process.
+//! A process may be killed after it has posted and before it rings the bell. So a thread that sleeps for a ring on which several processes have
+//! called looks at the ring every second; the look takes the lock over from a dead process. A thread that sleeps for a ring that others only
+//! send messages to, as to any ring that defers, does not look.
 //!
 //! A ring whose processes never forked has no page, and pays one look at a null pointer.
 
