@@ -54,22 +54,16 @@ impl Image {
     fn read_loaded(file: &mut File) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         file.take(PAGE as u64).read_to_end(&mut bytes)?;
-        let end = Self::headers(&bytes).and_then(|headers| {
-            headers
-                .filter(|header| word(header, 0) == Some(PT_LOAD))
-                .map(|header| long(header, 8)?.checked_add(long(header, 32)?))
-                .collect::<Option<Vec<_>>>()?
-                .into_iter()
-                .max()
-        });
+        // What is wrong with the headers is for `parse` to say.
+        let end = Self::headers(&bytes).into_iter().flatten().flatten().filter_map(end_of_content).max();
         file.take(end.unwrap_or(0).saturating_sub(bytes.len() as u64)).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// Returns the program headers, as far as `file` has them.
-    fn headers(file: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
+    /// Returns the program headers, each with what follows it; `None` for one that lies outside of the file.
+    fn headers(file: &[u8]) -> Option<impl Iterator<Item = Option<&[u8]>>> {
         let (table, size, count) = (long(file, 32)? as usize, half(file, 54)?, half(file, 56)?);
-        Some((0..count).map_while(move |index| file.get(table.checked_add(index * size)?..)))
+        Some((0..count).map(move |index| file.get(table.checked_add(index * size)?..)))
     }
 
     /// Returns the descriptor of the file.
@@ -84,6 +78,7 @@ impl Image {
         let mut image = Self { entry: long(file, 24)? as usize, ..Self::default() };
         let mut dynamic = None;
         for header in Self::headers(file)? {
+            let header = header?;
             let (offset, address) = (long(header, 8)? as usize, long(header, 16)? as usize);
             let (length, memory) = (long(header, 32)? as usize, long(header, 40)? as usize);
             match word(header, 0)? {
@@ -166,6 +161,12 @@ impl Image {
         }
         bytes
     }
+}
+
+/// Returns where the content of a segment ends in the file, by its program header; `None` if the segment is not loaded.
+fn end_of_content(header: &[u8]) -> Option<u64> {
+    (word(header, 0)? == PT_LOAD).then_some(())?;
+    long(header, 8)?.checked_add(long(header, 32)?)
 }
 
 fn half(bytes: &[u8], at: usize) -> Option<usize> {
