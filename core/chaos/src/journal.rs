@@ -337,8 +337,8 @@ impl Journal {
         cut.is_ok()
     }
 
-    /// Cuts the power if it is to be cut at this moment, and is not cut yet. Calls `note` before: who waits for the cut kills this process
-    /// as soon as it is made.
+    /// Cuts the power if it is to be cut at this moment, and is not cut yet. Calls `note` first, because `anyring chaos` kills this process
+    /// as soon as it sees the cut.
     pub fn cut_at(&self, moment: u64, note: impl FnOnce()) {
         if self.header().moment.load(Ordering::Relaxed) == moment && self.state() == State::Running {
             note();
